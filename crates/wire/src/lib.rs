@@ -1,0 +1,11 @@
+//! What travels: REST bodies, spans, WebSocket frame headers. No transport, no async runtime.
+//!
+//! Layout:
+//! - [`frame`]: WebSocket frame headers, scanned at any split of the byte stream.
+//! - [`rest`]: the bodies of the sessions API.
+//! - [`span`]: time spans as people write them.
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod rest;
+pub mod span;
