@@ -1,0 +1,259 @@
+//! What the store keeps, and the moves every operation is made of: end, release, reserve, dispatch.
+//!
+//! Its own file because these four moves are where the invariants live: a lease exists only between `reserve` and
+//! `release` (I1), dispatch serves in order (I2), and `finish` is the only way into a terminal state (I4).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wharf_core::{
+    CoordinatorId, EndReason, PoolName, Seat, SessionId, SessionState, SessionStatus, Timestamp, WorkerId,
+    placement::{Candidate, choose},
+    queue::{self, Waiter},
+    session::{SessionEvent, step},
+};
+use wharf_store::{Change, EndedSession, Placement, SessionQuery, SessionRecord, Stats, StoreRules, WorkerRecord};
+
+/// All that is known.
+#[derive(Default)]
+pub(crate) struct Book {
+    /// The latest time this store has seen.
+    pub(crate) now: Timestamp,
+    pub(crate) sessions: BTreeMap<SessionId, Entry>,
+    pub(crate) leases: BTreeMap<SessionId, Lease>,
+    /// `busy` is filled in by [`Book::workers`]: the leases are the truth.
+    pub(crate) rows: BTreeMap<WorkerId, WorkerRecord>,
+    pub(crate) last_number: u64,
+}
+
+/// A session and, while it waits, how long its ticket is good for.
+pub(crate) struct Entry {
+    pub(crate) record: SessionRecord,
+    pub(crate) ticket_until: Timestamp,
+}
+
+/// A slot in use.
+pub(crate) struct Lease {
+    pub(crate) seat: Seat,
+    pub(crate) since: Timestamp,
+}
+
+/// One atomic step on the book.
+pub(crate) struct Step<'a> {
+    pub(crate) book: &'a mut Book,
+    pub(crate) rules: &'a StoreRules,
+    pub(crate) now: Timestamp,
+    pub(crate) news: Vec<Change>,
+}
+
+// === impl Book ===
+
+impl Book {
+    /// All workers by id, with their leases counted.
+    pub(crate) fn workers(&self) -> Vec<WorkerRecord> {
+        self.rows
+            .values()
+            .map(|row| WorkerRecord {
+                busy: self.busy(row.id),
+                ..row.clone()
+            })
+            .collect()
+    }
+
+    fn busy(&self, worker: WorkerId) -> u32 {
+        let held = self.leases.values().filter(|lease| lease.seat.worker == worker).count();
+        u32::try_from(held).unwrap_or(u32::MAX)
+    }
+
+    /// The sessions that hold a lease on this worker, by id.
+    pub(crate) fn leased_on(&self, worker: WorkerId) -> Vec<SessionId> {
+        self.leases
+            .iter()
+            .filter(|(_, lease)| lease.seat.worker == worker)
+            .map(|(session, _)| *session)
+            .collect()
+    }
+
+    /// Those who wait in a pool, in the order in which they are served.
+    pub(crate) fn waiters(&self, pool: &PoolName) -> Vec<Waiter> {
+        let waiting = self.sessions.values().map(|entry| &entry.record);
+        let mut waiters: Vec<_> = waiting
+            .filter(|record| record.state == SessionState::Queued && record.spec.pool == *pool)
+            .map(|record| Waiter {
+                session: record.id,
+                class: record.spec.browser,
+                priority: record.spec.priority,
+                number: record.number,
+            })
+            .collect();
+        waiters.sort_by_key(Waiter::key);
+        waiters
+    }
+
+    /// The place in the queue of (pool, class), 1 being next.
+    pub(crate) fn position(&self, session: SessionId) -> Option<u64> {
+        let spec = &self.sessions.get(&session)?.record.spec;
+        let mut same_class = self
+            .waiters(&spec.pool)
+            .into_iter()
+            .filter(|waiter| waiter.class == spec.browser);
+        same_class
+            .position(|waiter| waiter.session == session)
+            .map(|before| before as u64 + 1)
+    }
+
+    /// Sessions by filter, in the order asked for.
+    pub(crate) fn list(&self, query: &SessionQuery) -> Vec<SessionRecord> {
+        let matching = |record: &&SessionRecord| {
+            query.pool.as_ref().is_none_or(|pool| record.spec.pool == *pool)
+                && (query.statuses.is_empty() || query.statuses.contains(&record.state.status()))
+                && query
+                    .operation
+                    .as_ref()
+                    .is_none_or(|operation| record.spec.operation == *operation)
+                && query.reason.is_none_or(|reason| record.reason() == Some(reason))
+                && query.after.is_none_or(|after| match query.newest_first {
+                    true => record.id < after,
+                    false => record.id > after,
+                })
+        };
+        let limit = query.limit as usize;
+        let all = self.sessions.values().map(|entry| &entry.record);
+        if query.newest_first {
+            all.rev().filter(matching).take(limit).cloned().collect()
+        } else {
+            all.filter(matching).take(limit).cloned().collect()
+        }
+    }
+
+    /// Counts over all pools.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            busy: self.leases.len() as u64,
+            ..Stats::default()
+        };
+        for entry in self.sessions.values() {
+            match entry.record.state.status() {
+                SessionStatus::Queued => stats.queued += 1,
+                SessionStatus::Placed | SessionStatus::Starting => stats.starting += 1,
+                SessionStatus::Active => stats.active += 1,
+                SessionStatus::Ended => {}
+            }
+        }
+        for row in self.rows.values().filter(|row| row.state.is_live()) {
+            stats.workers += 1;
+            stats.slots += u64::from(row.slots);
+        }
+        stats
+    }
+}
+
+// === impl Step ===
+
+impl Step<'_> {
+    /// Moves a session by one event, if the event applies.
+    pub(crate) fn advance(&mut self, session: SessionId, event: SessionEvent) -> Option<&mut SessionRecord> {
+        let record = &mut self.book.sessions.get_mut(&session)?.record;
+        record.state = step(record.state, event).ok()?;
+        Some(record)
+    }
+
+    /// Ends a session, tells the world, and says what it was. `None` if it is unknown or had ended. The lease stays.
+    pub(crate) fn finish(
+        &mut self,
+        session: SessionId,
+        reason: EndReason,
+        detail: Option<String>,
+    ) -> Option<EndedSession> {
+        let now = self.now;
+        let seat = self.book.sessions.get(&session)?.record.state.seat();
+        let record = self.advance(session, SessionEvent::Ended(reason))?;
+        record.ended_at = Some(now);
+        record.detail = detail;
+        if record.times.started_at.is_none() {
+            record.idempotency_key = None;
+        }
+        let ended = EndedSession { session, reason, seat };
+        self.news.push(Change::Ended(ended));
+        Some(ended)
+    }
+
+    /// Frees the slot of a session.
+    pub(crate) fn release(&mut self, session: SessionId) {
+        self.book.leases.remove(&session);
+    }
+
+    /// A worker is no more, as far as its sessions are concerned: they end, and every lease on it goes.
+    pub(crate) fn empty(&mut self, worker: WorkerId, reason: EndReason) -> Vec<EndedSession> {
+        let mut ended = Vec::new();
+        for session in self.book.leased_on(worker) {
+            ended.extend(self.finish(session, reason, None));
+            self.release(session);
+        }
+        ended
+    }
+
+    /// Serves waiters of all pools. The placement of `own`, if any, is claimed at once: its caller is told by the
+    /// answer, so it is neither announced nor among the placements answered.
+    pub(crate) fn dispatch(&mut self, own: Option<SessionId>) -> Vec<Placement> {
+        let records = self.book.sessions.values().map(|entry| &entry.record);
+        let pools: BTreeSet<PoolName> = records
+            .filter(|record| record.state == SessionState::Queued)
+            .map(|record| record.spec.pool.clone())
+            .collect();
+        let mut others = Vec::new();
+        for pool in pools {
+            let waiters = self.book.waiters(&pool);
+            for (waiter, placement) in queue::dispatch(waiters, |waiter| self.reserve(&pool, waiter)) {
+                if own == Some(waiter.session) {
+                    self.advance(waiter.session, SessionEvent::Claimed(placement.seat.epoch));
+                } else {
+                    self.news.push(Change::Placed(placement));
+                    others.push(placement);
+                }
+            }
+        }
+        others
+    }
+
+    /// Takes a slot for a waiter, or says that no worker has one.
+    fn reserve(&mut self, pool: &PoolName, waiter: &Waiter) -> Option<Placement> {
+        let candidates = self.candidates(pool);
+        let now = self.now;
+        let record = &mut self.book.sessions.get_mut(&waiter.session)?.record;
+        let worker = choose(waiter.class, &candidates, &record.excluded)?;
+        let seat = Seat {
+            worker,
+            epoch: record.epoch.next(),
+        };
+        record.state = step(record.state, SessionEvent::Placed(seat)).ok()?;
+        record.epoch = seat.epoch;
+        record.worker = Some(worker);
+        record.times.placed_at = Some(now);
+        let coordinator: CoordinatorId = record.coordinator;
+        self.book.leases.insert(waiter.session, Lease { seat, since: now });
+        if let Some(row) = self.book.rows.get_mut(&worker) {
+            row.lifetime += 1;
+        }
+        Some(Placement {
+            session: waiter.session,
+            coordinator,
+            seat,
+        })
+    }
+
+    fn candidates(&self, pool: &PoolName) -> Vec<Candidate> {
+        let workers = self.book.workers().into_iter().filter(|worker| worker.pool == *pool);
+        workers
+            .map(|worker| Candidate {
+                worker: worker.id,
+                state: worker.state,
+                is_fresh: worker.heard_at + self.rules.liveness_ttl > self.now,
+                is_circuit_open: worker.is_circuit_open,
+                browsers: worker.browsers,
+                slots: worker.slots,
+                busy: worker.busy,
+                lifetime: worker.lifetime,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,25 @@
+//! The reference engine passes the suite it is the reference for: every scenario, and random runs under the invariants.
+
+use std::sync::Arc;
+
+use wharf_store::{
+    Store, StoreRules,
+    conformance::{Harness, ManualClock, lockstep},
+};
+use wharf_store_memory::MemoryStore;
+
+struct Memory;
+
+#[async_trait::async_trait]
+impl Harness for Memory {
+    async fn open(&self, clock: Arc<ManualClock>, rules: StoreRules) -> Arc<dyn Store> {
+        Arc::new(MemoryStore::new(clock, rules))
+    }
+}
+
+wharf_store::conformance_tests!(Memory);
+
+#[test]
+fn random_sequences_keep_the_invariants() {
+    lockstep::check(&Memory, None, 256);
+}

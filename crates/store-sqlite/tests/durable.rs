@@ -1,0 +1,299 @@
+//! What a file adds: restarts, crashes, one process per file, many callers at once.
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use tokio::task::JoinSet;
+use uuid::Uuid;
+use wharf_core::{CoordinatorId, EndReason, Epoch, SessionId, SessionSpec, SessionStatus, WorkerId, WorkerState};
+use wharf_store::{
+    Registration, SessionQuery, Store, StoreRules, Submission, Submitted,
+    conformance::{ManualClock, run},
+    invariants,
+};
+use wharf_store_sqlite::{Durability, OpenError, SqliteStore};
+
+/// Names the file to the child of the crash test.
+const CHILD_FILE: &str = "WHARF_TEST_CHILD_FILE";
+
+fn open(path: &Path) -> SqliteStore {
+    SqliteStore::open(
+        path,
+        Durability::Normal,
+        Arc::new(ManualClock::new()),
+        StoreRules::default(),
+    )
+    .unwrap()
+}
+
+fn session(n: u128) -> SessionId {
+    SessionId::from_uuid(Uuid::from_u128(n))
+}
+
+fn submission(n: u128) -> Submission {
+    Submission {
+        session: session(n),
+        coordinator: CoordinatorId::from_uuid(Uuid::from_u128(1)),
+        spec: SessionSpec::default(),
+        idempotency_key: Some(format!("key-{n}")),
+        queue_limit: u64::MAX,
+    }
+}
+
+fn registration(n: u128, slots: u32) -> Registration {
+    Registration {
+        worker: WorkerId::from_uuid(Uuid::from_u128(n)),
+        pool: Default::default(),
+        browsers: vec![Default::default()],
+        slots,
+        address: String::new(),
+        is_ready: true,
+    }
+}
+
+async fn violations(store: &SqliteStore) -> Vec<String> {
+    invariants::violations(&store.snapshot().await.unwrap())
+}
+
+#[test]
+fn everything_is_there_after_a_close() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/wharf.db");
+        let store = open(&path);
+        store.register(registration(1, 1)).await.unwrap();
+        store.submit(submission(1)).await.unwrap();
+        store.activate(session(1), Epoch(1)).await.unwrap();
+        store.submit(submission(2)).await.unwrap();
+        let before = store.snapshot().await.unwrap();
+        store.close().await.unwrap();
+        let log = path.with_extension("db-wal");
+        assert!(
+            !log.exists() || log.metadata().unwrap().len() == 0,
+            "the log was written back"
+        );
+
+        let store = open(&path);
+        assert_eq!(store.snapshot().await.unwrap(), before);
+        assert!(matches!(
+            store.submit(submission(1)).await.unwrap(),
+            Submitted::Known(_)
+        ));
+        let Submitted::Queued { record, position } = store.submit(submission(3)).await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(position, 2);
+        assert!(record.number > store.session(session(2)).await.unwrap().unwrap().number);
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn restart_ends_what_could_not_survive() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wharf.db");
+        let store = open(&path);
+        store.register(registration(1, 3)).await.unwrap();
+        for n in 1..=5 {
+            store.submit(submission(n)).await.unwrap();
+        }
+        store.activate(session(1), Epoch(1)).await.unwrap();
+        store.end(session(2), EndReason::Released, None).await.unwrap();
+        store.close().await.unwrap();
+
+        let store = open(&path);
+        let freed = store.recover("wharf was restarted").await.unwrap();
+        let reasons: Vec<_> = freed.ended.iter().map(|ended| ended.reason).collect();
+        let (lost, cancelled) = (EndReason::WorkerLost, EndReason::Cancelled);
+        assert_eq!(reasons, [lost, lost, cancelled, cancelled]);
+        let snapshot = store.snapshot().await.unwrap();
+        assert!(snapshot.sessions.iter().all(|record| record.state.is_ended()));
+        assert!(
+            snapshot
+                .workers
+                .iter()
+                .all(|worker| worker.state == WorkerState::Gone && worker.busy == 0)
+        );
+        assert_eq!(snapshot.leases, []);
+        let first = store.session(session(1)).await.unwrap().unwrap();
+        assert_eq!(first.detail.as_deref(), Some("wharf was restarted"));
+        let second = store.session(session(2)).await.unwrap().unwrap();
+        assert_eq!(second.reason(), Some(EndReason::Released));
+        assert_eq!(store.stats().await.unwrap(), wharf_store::Stats::default());
+        store.register(registration(1, 3)).await.unwrap();
+        assert!(matches!(
+            store.submit(submission(9)).await.unwrap(),
+            Submitted::Placed(_)
+        ));
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn second_process_is_refused_and_told_which_file() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wharf.db");
+        let store = open(&path);
+        let clock = Arc::new(ManualClock::new());
+        let second = SqliteStore::open(&path, Durability::Full, clock, StoreRules::default());
+        let Err(error @ OpenError::InUse(_)) = second else {
+            panic!("it was opened twice")
+        };
+        assert!(error.to_string().contains("wharf.db.lock"), "{error}");
+        store.close().await.unwrap();
+        open(&path).close().await.unwrap();
+    });
+}
+
+#[test]
+fn file_of_a_later_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wharf.db");
+    let later = rusqlite::Connection::open(&path).unwrap();
+    later.pragma_update(None, "user_version", 999).unwrap();
+    drop(later);
+    let clock = Arc::new(ManualClock::new());
+    let refused = SqliteStore::open(&path, Durability::Normal, clock, StoreRules::default()).err();
+    assert!(
+        matches!(refused, Some(OpenError::Newer { found: 999, .. })),
+        "{refused:?}"
+    );
+}
+
+/// One client: submits, waits for its turn, runs, ends, vacates.
+async fn client(store: Arc<SqliteStore>, n: u128) {
+    let mut changes = store.changes();
+    if let Submitted::Queued { .. } = store.submit(submission(n)).await.unwrap() {
+        if n.is_multiple_of(5) {
+            store.end(session(n), EndReason::Cancelled, None).await.unwrap();
+        }
+        // Lagging is fine: the record tells, the news only wakes.
+        while store.session(session(n)).await.unwrap().unwrap().state.status() == SessionStatus::Queued {
+            changes.recv().await.ok();
+        }
+        let epoch = store.session(session(n)).await.unwrap().unwrap().epoch;
+        store.claim(session(n), epoch).await.unwrap();
+    }
+    let epoch = store.session(session(n)).await.unwrap().unwrap().epoch;
+    store.activate(session(n), epoch).await.unwrap();
+    store.end(session(n), EndReason::Released, None).await.unwrap();
+    store.vacate(session(n), epoch).await.unwrap();
+}
+
+#[test]
+fn many_callers_at_once_keep_the_invariants_and_leave_nothing() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(open(&folder.path().join("wharf.db")));
+        store.register(registration(1, 3)).await.unwrap();
+        store.register(registration(2, 5)).await.unwrap();
+        let mut clients = JoinSet::new();
+        for task in 0..64u128 {
+            let store = Arc::clone(&store);
+            clients.spawn(async move {
+                for turn in 0..10 {
+                    client(Arc::clone(&store), 1 + task * 10 + turn).await;
+                }
+            });
+        }
+        for _ in 0..20 {
+            assert_eq!(violations(&store).await, Vec::<String>::new());
+        }
+        while let Some(done) = clients.join_next().await {
+            done.unwrap();
+        }
+        let snapshot = store.snapshot().await.unwrap();
+        assert_eq!(invariants::violations(&snapshot), Vec::<String>::new());
+        assert_eq!(snapshot.sessions.len(), 640);
+        assert!(snapshot.sessions.iter().all(|record| record.state.is_ended()));
+        assert_eq!(snapshot.leases, []);
+        assert_eq!(store.stats().await.unwrap().busy, 0);
+        store.close().await.unwrap();
+    });
+}
+
+/// The other half of the crash test: writes until it is killed, and says what was acknowledged.
+#[test]
+fn child_writes_until_killed() {
+    let Ok(file) = std::env::var(CHILD_FILE) else { return };
+    run(async {
+        let store = open(Path::new(&file));
+        store.register(registration(1, 2)).await.unwrap();
+        for n in 1.. {
+            store.submit(submission(n)).await.unwrap();
+            if n.is_multiple_of(3) {
+                store.end(session(n), EndReason::Released, None).await.unwrap();
+            }
+            let mut out = std::io::stdout();
+            writeln!(out, "\nack {n}").unwrap();
+            out.flush().unwrap();
+        }
+    });
+}
+
+#[test]
+fn killed_process_has_kept_all_it_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wharf.db");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_writes_until_killed", "--nocapture"])
+        .env(CHILD_FILE, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut acknowledged = Vec::new();
+    let read = |line: std::io::Result<String>| line.ok()?.strip_prefix("ack ")?.parse::<u128>().ok();
+    while acknowledged.len() < 500 {
+        acknowledged.extend(read(lines.next().expect("the child writes until it is killed")));
+    }
+    child.kill().unwrap();
+    // What it said before it died counts too; its last line may be cut short.
+    let rest: Vec<_> = lines.filter_map(read).collect();
+    child.wait().unwrap();
+    acknowledged.extend(rest.split_last().map_or(&[][..], |(_, whole)| whole));
+
+    run(async {
+        let store = open(&path);
+        for n in &acknowledged {
+            let record = store
+                .session(session(*n))
+                .await
+                .unwrap()
+                .unwrap_or_else(|| panic!("{n} is lost"));
+            if n.is_multiple_of(3) {
+                assert_eq!(record.reason(), Some(EndReason::Released), "{n}");
+            }
+        }
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        store.recover("wharf was restarted").await.unwrap();
+        let live = vec![
+            SessionStatus::Queued,
+            SessionStatus::Placed,
+            SessionStatus::Starting,
+            SessionStatus::Active,
+        ];
+        let half_alive = SessionQuery {
+            statuses: live,
+            limit: 10,
+            ..SessionQuery::default()
+        };
+        assert_eq!(store.sessions(&half_alive).await.unwrap(), []);
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        store.close().await.unwrap();
+    });
+}
