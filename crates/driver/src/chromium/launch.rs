@@ -1,0 +1,345 @@
+//! Launching Chromium: spawn, three readiness gates, and the check at start.
+//!
+//! Its own file because the order is the contract: directory, pipes, spawn, `DevTools listening`, version on the pipe,
+//! first page. Every gate waits for an event, all of them against one deadline and the process's exit. The invariant:
+//! between the spawn and the hand-over one value, [`Process`], owns everything, so every way out cleans up.
+
+use std::{future::Future, io, path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::time::Instant;
+use uuid::Uuid;
+use wharf_core::BrowserId;
+use wharf_process::{FdMapping, Marker, Output, Priority, SessionDir, SpawnRequest, Spawner};
+
+use crate::{
+    Browser, BrowserKind, BrowserVersion, ControlError, Driver, DriverProblem, DriverReport, Endpoint, LaunchError,
+    LaunchOptions, LaunchSpec, Phase, Urgency,
+    cdp::Cdp,
+    chromium::{
+        ChromiumConfig, Sandbox,
+        find::{Found, find},
+        flags::CommandLine,
+        running::{ChromiumBrowser, Process},
+    },
+    stderr::Stderr,
+};
+
+/// Below Chromium's own 300 for renderers, above our 0: pages go first, browsers next, Wharf last.
+const OOM_SCORE_ADJ: i16 = 200;
+/// A trial launch on a busy or cold host may take longer than a session's would be allowed to.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
+/// A fresh profile is 2 MB, a used one tens.
+const LEAST_SPACE: u64 = 50 << 20;
+
+/// Launches Chromium.
+#[derive(Debug)]
+pub struct ChromiumDriver {
+    config: ChromiumConfig,
+    found: Found,
+    spawner: Spawner,
+    sandboxed: bool,
+    notes: Vec<String>,
+}
+
+// === impl ChromiumDriver ===
+
+impl ChromiumDriver {
+    /// Finds the binary and settles the sandbox; starts nothing.
+    pub fn new(config: ChromiumConfig) -> Result<Self, DriverProblem> {
+        let search_path = config
+            .env
+            .iter()
+            .find(|(name, _)| name == "PATH")
+            .map(|(_, value)| value.as_os_str());
+        let found = find(config.binary.as_deref(), config.engine, search_path)?;
+        let spawner = Spawner::new().map_err(|e| DriverProblem::Launch {
+            path: found.path.clone(),
+            source: Box::new(LaunchError::Spawn(e)),
+        })?;
+        let (sandboxed, note) = settle_sandbox(config.sandbox, &found.path);
+        Ok(Self {
+            config,
+            found,
+            spawner,
+            sandboxed,
+            notes: note.into_iter().collect(),
+        })
+    }
+
+    /// Whether the binary is the headless shell.
+    pub fn is_headless_shell(&self) -> bool {
+        self.found.shell
+    }
+
+    /// The real binary.
+    pub fn binary(&self) -> &Path {
+        &self.found.path
+    }
+
+    async fn start(&self, spec: &LaunchSpec) -> Result<Process, LaunchError> {
+        let (run_dir, id) = (Arc::clone(&self.config.run_dir), spec.id.to_string());
+        let made = tokio::task::spawn_blocking(move || run_dir.session_dir(&id)).await;
+        let dir = made
+            .map_err(io::Error::other)
+            .and_then(|made| made)
+            .map_err(LaunchError::Disk)?;
+        let disk = |e: rustix::io::Errno| LaunchError::Disk(e.into());
+        let (their_in, our_out) = pipe_with(PipeFlags::CLOEXEC).map_err(disk)?;
+        let (our_in, their_out) = pipe_with(PipeFlags::CLOEXEC).map_err(disk)?;
+        let mut request = self.request(spec, dir);
+        request.fds = vec![
+            FdMapping { fd: their_in, child: 3 },
+            FdMapping {
+                fd: their_out,
+                child: 4,
+            },
+        ];
+        let spawned = self.spawner.spawn(request).await?;
+        let stderr = spawned
+            .stderr
+            .ok_or_else(|| LaunchError::Disk(io::ErrorKind::BrokenPipe.into()))?;
+        let stderr = Stderr::drain(stderr).map_err(LaunchError::Disk)?;
+        let cdp = Cdp::new(our_out, our_in).map_err(LaunchError::Disk)?;
+        Ok(Process {
+            tree: spawned.tree,
+            cdp,
+            stderr,
+        })
+    }
+
+    fn request(&self, spec: &LaunchSpec, dir: SessionDir) -> SpawnRequest {
+        let line = CommandLine {
+            config: &self.config,
+            options: &spec.options,
+            dir: &dir,
+            shell: self.found.shell,
+            sandboxed: self.sandboxed,
+        };
+        SpawnRequest {
+            program: self.found.path.clone(),
+            args: line.args(),
+            env: line.env(),
+            cwd: Some(dir.path().join("tmp")),
+            fds: Vec::new(),
+            stdout: Output::Null,
+            stderr: Output::Piped,
+            priority: if spec.urgency == Urgency::Refill {
+                Priority::Background
+            } else {
+                Priority::Normal
+            },
+            oom_score_adj: Some(OOM_SCORE_ADJ),
+            marker: Marker {
+                run_dir: self.config.run_dir.path().to_owned(),
+                browser: spec.id.to_string(),
+            },
+            dir: Some(dir),
+            cgroups: self.config.cgroups.clone(),
+        }
+    }
+
+    fn check_space(&self) -> Result<(), DriverProblem> {
+        let path = self.config.run_dir.path();
+        match rustix::fs::statvfs(path) {
+            Ok(stat) if stat.f_bavail.saturating_mul(stat.f_frsize) < LEAST_SPACE => Err(DriverProblem::NoSpace {
+                path: path.to_owned(),
+                free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Turns a failed trial into advice.
+    fn diagnose(&self, error: LaunchError) -> DriverProblem {
+        let path = self.found.path.clone();
+        match &error {
+            LaunchError::ExitedEarly { stderr, .. } if stderr.contains("No usable sandbox") => {
+                DriverProblem::SandboxUnusable
+            }
+            LaunchError::ExitedEarly { stderr, .. } => match missing_library(stderr) {
+                Some(library) => DriverProblem::MissingLibrary { path, library },
+                None => DriverProblem::Launch {
+                    path,
+                    source: Box::new(error),
+                },
+            },
+            LaunchError::Spawn(wharf_process::SpawnError::Exec { source, .. }) => DriverProblem::NotExecutable {
+                path,
+                reason: source.to_string(),
+            },
+            _ => DriverProblem::Launch {
+                path,
+                source: Box::new(error),
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for ChromiumDriver {
+    fn kind(&self) -> BrowserKind {
+        BrowserKind::Chromium
+    }
+
+    async fn check(&self) -> Result<DriverReport, DriverProblem> {
+        self.check_space()?;
+        let begun = Instant::now();
+        let spec = LaunchSpec {
+            id: BrowserId::from_uuid(Uuid::now_v7()),
+            options: LaunchOptions::default(),
+            timeout: TRIAL_TIMEOUT,
+            urgency: Urgency::Waiting,
+        };
+        let browser = self.launch(spec).await.map_err(|e| self.diagnose(e))?;
+        let launch_time = begun.elapsed();
+        let version = browser.version().clone();
+        browser.kill().await;
+        browser.files_removed().await;
+        Ok(DriverReport {
+            kind: self.kind(),
+            binary: self.found.path.clone(),
+            version,
+            sandboxed: self.sandboxed,
+            launch_time,
+            notes: self.notes.clone(),
+        })
+    }
+
+    async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Browser>, LaunchError> {
+        spec.options
+            .validate(&self.config.allow_list)
+            .map_err(LaunchError::Refused)?;
+        let begun = Instant::now();
+        let process = self.start(&spec).await?;
+        let gates = Gates {
+            process: &process,
+            begun,
+            deadline: begun + spec.timeout,
+        };
+        match gates.pass().await {
+            Ok((version, endpoint)) => {
+                let pid = process.tree.pid();
+                tracing::debug!(browser = %spec.id, pid, elapsed = ?begun.elapsed(), "browser is ready");
+                Ok(Arc::new(ChromiumBrowser {
+                    id: spec.id,
+                    version,
+                    endpoint,
+                    process,
+                }))
+            }
+            Err(error) => {
+                process.tree.kill().await;
+                process.tree.files_removed().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The way from "spawned" to "ready".
+struct Gates<'a> {
+    process: &'a Process,
+    begun: Instant,
+    deadline: Instant,
+}
+
+// === impl Gates ===
+
+impl Gates<'_> {
+    async fn pass(&self) -> Result<(BrowserVersion, Endpoint), LaunchError> {
+        let endpoint = async { Ok(self.process.stderr.endpoint().await) };
+        let endpoint = self.gate(Phase::Endpoint, endpoint).await?;
+        let version = self.gate(Phase::Version, self.process.version(self.left())).await?;
+        self.gate(Phase::FirstPage, self.process.first_page(self.left()))
+            .await?;
+        Ok((version, endpoint))
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// One step, against the deadline and the process's exit.
+    async fn gate<T>(
+        &self,
+        phase: Phase,
+        step: impl Future<Output = Result<T, ControlError>>,
+    ) -> Result<T, LaunchError> {
+        tokio::select! {
+            // Biased: of an exit and the broken pipe it causes, the exit is the cause.
+            biased;
+            // Cancel-safe: a watch.
+            exited = self.process.tree.exited() => Err(self.left_early(exited).await),
+            // Dropping a step forgets its call.
+            done = tokio::time::timeout_at(self.deadline, step) => match done {
+                Ok(Ok(value)) => Ok(value),
+                Err(_) | Ok(Err(ControlError::Timeout { .. })) => Err(self.not_ready(phase)),
+                Ok(Err(source)) => Err(self.wrong(phase, source).await),
+            },
+        }
+    }
+
+    async fn left_early(&self, exited: wharf_process::Exited) -> LaunchError {
+        if exited.out_of_memory.is_some() {
+            return LaunchError::OutOfMemory;
+        }
+        LaunchError::ExitedEarly {
+            exit: exited.status,
+            stderr: self.process.last_words().await,
+        }
+    }
+
+    fn not_ready(&self, phase: Phase) -> LaunchError {
+        LaunchError::NotReady {
+            phase,
+            waited: self.begun.elapsed(),
+            stderr: self.process.stderr.tail(),
+        }
+    }
+
+    /// A closed pipe is usually an exit that the kernel has not told us yet.
+    async fn wrong(&self, phase: Phase, source: ControlError) -> LaunchError {
+        let soon = tokio::time::timeout(Duration::from_millis(200), self.process.tree.exited()).await;
+        match (soon, source) {
+            (Ok(exited), ControlError::Closed) => self.left_early(exited).await,
+            (_, source) => LaunchError::Control {
+                phase,
+                source,
+                stderr: self.process.stderr.tail(),
+            },
+        }
+    }
+}
+
+/// The dynamic loader's words: `…: error while loading shared libraries: libnss3.so: cannot open …`.
+fn missing_library(stderr: &str) -> Option<String> {
+    let (_, rest) = stderr.split_once("error while loading shared libraries: ")?;
+    rest.split(':').next().map(str::to_owned)
+}
+
+fn settle_sandbox(wanted: Sandbox, binary: &Path) -> (bool, Option<String>) {
+    let root = rustix::process::geteuid().is_root();
+    match wanted {
+        Sandbox::On => (true, None),
+        Sandbox::Off => (false, Some("the sandbox is switched off by configuration".into())),
+        Sandbox::Auto if root => (
+            false,
+            Some("Wharf runs as root, where Chromium's sandbox refuses to work: run it as its own user".into()),
+        ),
+        Sandbox::Auto if namespaces_usable() || binary.with_file_name("chrome-sandbox").exists() => (true, None),
+        Sandbox::Auto => {
+            let note = "this host forbids unprivileged user namespaces, so pages run without Chromium's sandbox";
+            (false, Some(note.into()))
+        }
+    }
+}
+
+fn namespaces_usable() -> bool {
+    let setting = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);
+    !is("/proc/sys/kernel/unprivileged_userns_clone", "0")
+        && !is("/proc/sys/user/max_user_namespaces", "0")
+        && !is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
+}
