@@ -1,0 +1,32 @@
+//! What a worker is told at start. Validated by the binary; nothing here reads files or the environment.
+
+use std::time::Duration;
+
+use wharf_core::{BrowserKind, PoolName, WorkerId, warm::WarmRules};
+
+/// A worker's settings.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// Stable across restarts.
+    pub id: WorkerId,
+    /// Its pool.
+    pub pool: PoolName,
+    /// What its driver serves.
+    pub browser: BrowserKind,
+    /// Floor, ceiling and pace of its browsers.
+    pub warm: WarmRules,
+    /// Limit of one launch, readiness gate included.
+    pub launch_timeout: Duration,
+    /// How often a browser is probed.
+    pub probe_interval: Duration,
+    /// How long one probe may take.
+    pub probe_limit: Duration,
+    /// Misses in a row after which a browser is hung.
+    pub probe_misses: u32,
+    /// How often the pool may shrink by one.
+    pub tick: Duration,
+    /// How often it reports; sooner on change.
+    pub heartbeat_interval: Duration,
+    /// A browser above this many bytes of PSS is ended as out of memory.
+    pub memory_limit: Option<u64>,
+}

@@ -1,0 +1,166 @@
+//! What a coordinator may ask of a worker: lease a browser, close a session's, look at one, drain, stop.
+//!
+//! Its own file because it is the whole surface of the role: the in-process link calls it directly, the gateway of a
+//! fleet will call it for HTTP. Everything is a message to the desk; nothing here decides.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+use wharf_core::{EndReason, Epoch, SessionId, WorkerId};
+use wharf_driver::{Browser, Endpoint, LaunchOptions};
+
+/// A wish for a browser.
+#[derive(Debug, Clone)]
+pub struct LeaseRequest {
+    /// For whom.
+    pub session: SessionId,
+    /// Which placement.
+    pub epoch: Epoch,
+    /// Launch options; the default ones are served from the warm pool.
+    pub options: LaunchOptions,
+}
+
+/// Why there is no browser.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LeaseError {
+    /// It would not start.
+    #[error("{0}")]
+    LaunchFailed(String),
+    /// The session was closed while it waited for its browser.
+    #[error("the session was closed before its browser was ready")]
+    Withdrawn,
+    /// The worker takes no more.
+    #[error("the worker is draining")]
+    Draining,
+    /// The desk is gone.
+    #[error("the worker has stopped")]
+    Stopped,
+}
+
+/// A worker at a glance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkerStatus {
+    /// Leases held, with their placement.
+    pub held: Vec<(SessionId, Epoch)>,
+    /// The root process of every browser.
+    pub pids: Vec<u32>,
+    /// Idle and ready browsers.
+    pub warm: usize,
+    /// On their way.
+    pub launching: usize,
+    /// In use.
+    pub leased: usize,
+    /// Being killed.
+    pub closing: usize,
+    /// Launches keep failing.
+    pub is_circuit_open: bool,
+    /// Takes no more.
+    pub is_draining: bool,
+}
+
+/// The browsers that sessions hold, readable without a message to the desk (attaching is the hot path).
+pub(crate) type Held = Arc<RwLock<HashMap<SessionId, (Epoch, Arc<dyn Browser>)>>>;
+
+pub(crate) enum Request {
+    Lease(LeaseRequest, oneshot::Sender<Result<Arc<dyn Browser>, LeaseError>>),
+    Close {
+        session: SessionId,
+        epoch: Epoch,
+        known: oneshot::Sender<bool>,
+    },
+    Status(oneshot::Sender<WorkerStatus>),
+    AnyEndpoint(oneshot::Sender<Option<Endpoint>>),
+    Drain,
+    Stop {
+        reason: EndReason,
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// A handle on a running worker.
+#[derive(Clone)]
+pub struct WorkerHandle {
+    pub(crate) id: WorkerId,
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) held: Held,
+    pub(crate) changed: Arc<Notify>,
+    pub(crate) tasks: TaskTracker,
+}
+
+// === impl WorkerHandle ===
+
+impl WorkerHandle {
+    /// The worker's id.
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// A browser for a session. Dropping the future withdraws the wish; a browser already chosen is then closed.
+    pub async fn lease(&self, request: LeaseRequest) -> Result<Arc<dyn Browser>, LeaseError> {
+        let (reply, answer) = oneshot::channel();
+        self.requests
+            .send(Request::Lease(request, reply))
+            .await
+            .map_err(|_| LeaseError::Stopped)?;
+        answer.await.map_err(|_| LeaseError::Stopped)?
+    }
+
+    /// Ends a session's browser. `false` means that the worker holds nothing for it (the caller frees the slot).
+    pub async fn close(&self, session: SessionId, epoch: Epoch) -> bool {
+        let (known, answer) = oneshot::channel();
+        if self
+            .requests
+            .send(Request::Close { session, epoch, known })
+            .await
+            .is_err()
+        {
+            return false;
+        }
+        answer.await.unwrap_or(false)
+    }
+
+    /// The browser a session holds.
+    pub fn browser(&self, session: SessionId) -> Option<Arc<dyn Browser>> {
+        self.held.read().get(&session).map(|(_, browser)| browser.clone())
+    }
+
+    /// Where any browser that is up listens, for what is the same for all of them.
+    pub async fn any_endpoint(&self) -> Option<Endpoint> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(Request::AnyEndpoint(reply)).await.ok()?;
+        answer.await.ok().flatten()
+    }
+
+    /// The worker at a glance.
+    pub async fn status(&self) -> Option<WorkerStatus> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(Request::Status(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// No more leases; warm browsers go.
+    pub async fn drain(&self) {
+        // A desk that is gone takes no more either.
+        let _ = self.requests.send(Request::Drain).await;
+        self.changed.notify_one();
+    }
+
+    /// Ends everything and returns when nothing is left: browsers, files, tasks, registration.
+    pub async fn stop(&self, reason: EndReason, limit: Duration) {
+        let (done, finished) = oneshot::channel();
+        if self.requests.send(Request::Stop { reason, done }).await.is_ok()
+            && tokio::time::timeout(limit, finished).await.is_err()
+        {
+            tracing::error!(limit = ?limit, "the worker did not stop in time");
+        }
+        self.tasks.close();
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+            tracing::error!(
+                left = self.tasks.len(),
+                "worker tasks were still running after the stop"
+            );
+        }
+    }
+}
