@@ -1,0 +1,149 @@
+//! Attaching a client's socket to a session's browser, and what its leaving means.
+//!
+//! Its own file because the rule "who leaves, what ends" is one: a session made by connecting ends with its
+//! connection; a session made by the API lives on until its idle timeout unless its client asked otherwise.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use wharf_core::{EndReason, ErrorCode, SessionId, SessionState};
+use wharf_relay::{RelayEnd, Side, relay};
+
+use super::{Service, live::LiveSession};
+use crate::{BrowserIo, DialTarget, LinkError, Refusal};
+
+/// What the last client's leaving means for the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLeave {
+    /// The session ends with this connection.
+    End,
+    /// As the session was made: it stays if it is kept alive.
+    AsMade,
+}
+
+/// A client's place at a session: the browser's socket is open, the client's is about to be. Dropping it counts the
+/// client out again.
+pub struct Attachment {
+    service: Service,
+    live: Arc<LiveSession>,
+    browser: Option<Side<Box<dyn BrowserIo>>>,
+    on_leave: OnLeave,
+    /// How the relay ended; none if the client left at the very hand-over.
+    end: Option<RelayEnd>,
+}
+
+// === impl Service ===
+
+impl Service {
+    /// Opens the browser's side for a client that is about to attach.
+    pub async fn attach(
+        &self,
+        session: SessionId,
+        target: DialTarget,
+        on_leave: OnLeave,
+    ) -> Result<Attachment, Refusal> {
+        let live = self.live(session).await?;
+        let dial = self.inner().link.dial(session, target);
+        let dialled = tokio::time::timeout(self.config().dial_limit, dial).await;
+        let browser = match dialled {
+            Ok(Ok(browser)) => browser,
+            Ok(Err(LinkError::NoSuchTarget(id))) => {
+                let message = format!("the session {session} has no page `{id}`");
+                return Err(Refusal::new(ErrorCode::TargetNotFound, message).about(session));
+            }
+            Ok(Err(error)) => return Err(self.unreachable(session, &error.to_string()).await),
+            Err(_) => return Err(self.unreachable(session, "it did not answer in time").await),
+        };
+        if live.enter() {
+            // The connect timeout must not fire between now and the next batch.
+            let service = self.clone();
+            self.inner().tasks.spawn(async move {
+                if let Err(refusal) = service.touch(session).await {
+                    tracing::warn!(%session, message = refusal.message, "could not note the first attach");
+                }
+            });
+        }
+        self.inner().metrics.relays.inc();
+        Ok(Attachment {
+            service: self.clone(),
+            live,
+            browser: Some(browser),
+            on_leave,
+            end: None,
+        })
+    }
+
+    async fn live(&self, session: SessionId) -> Result<Arc<LiveSession>, Refusal> {
+        if let Some(live) = self.inner().live.get(session) {
+            return Ok(live);
+        }
+        let record = self.session(session).await?;
+        match record.state {
+            SessionState::Active(_) => Ok(self.inner().live.add(&record)),
+            SessionState::Ended(reason) => Err(Refusal::ended(session, reason, record.detail.as_deref())),
+            _ => {
+                let message = format!(
+                    "the session {session} is {}, not active",
+                    record.state.status().as_str()
+                );
+                Err(Refusal::new(ErrorCode::SessionNotActive, message).about(session))
+            }
+        }
+    }
+
+    /// A browser that cannot be dialled is usually one that has just ended: then the true reason is the answer.
+    async fn unreachable(&self, session: SessionId, cause: &str) -> Refusal {
+        match self.session(session).await {
+            Ok(record) => match record.reason() {
+                Some(reason) => Refusal::ended(session, reason, record.detail.as_deref()),
+                None => {
+                    let message = format!("the browser of {session} cannot be reached: {cause}");
+                    Refusal::new(ErrorCode::BrowserUnreachable, message).about(session)
+                }
+            },
+            Err(refusal) => refusal,
+        }
+    }
+}
+
+// === impl Attachment ===
+
+impl Attachment {
+    /// Relays until either side ends.
+    pub async fn relay<C: AsyncRead + AsyncWrite + Unpin>(mut self, client: Side<C>) {
+        let Some(browser) = self.browser.take() else { return };
+        let (config, activity) = (self.service.config().relay.clone(), self.live.activity.clone());
+        let end = relay(client, browser, config, activity, self.live.ending()).await;
+        tracing::debug!(session = %self.live.id, ?end, "client detached");
+        self.end = Some(end);
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.service.inner().metrics.relays.dec();
+        let was_last = self.live.leave();
+        self.service.count_bytes(&self.live);
+        let ends_with_it = match self.on_leave {
+            OnLeave::End => true,
+            OnLeave::AsMade => was_last && !self.live.keep_alive,
+        };
+        if ends_with_it && let Some(reason) = meaning(self.end.as_ref()) {
+            self.service.end_later(self.live.id, reason);
+        }
+    }
+}
+
+/// What the end of the relay that a session lived by means for the session; `None` if it has ended already.
+fn meaning(end: Option<&RelayEnd>) -> Option<EndReason> {
+    match end {
+        None | Some(RelayEnd::ClientGone | RelayEnd::ClientSilent | RelayEnd::ProtocolError { .. }) => {
+            Some(EndReason::ClientDisconnected)
+        }
+        Some(RelayEnd::ClientClosed { .. } | RelayEnd::BrowserClosed { .. }) => Some(EndReason::Released),
+        // The relay has waited for the supervisor's word; without it, this is what the socket says.
+        Some(RelayEnd::BrowserGone) => Some(EndReason::BrowserCrashed),
+        Some(RelayEnd::BrowserSilent) => Some(EndReason::BrowserHung),
+        Some(RelayEnd::Ended(_)) => None,
+    }
+}

@@ -1,0 +1,184 @@
+//! The session service: the use cases that every front calls.
+//!
+//! - `open`: admission, queue, lease, activation; cancel-safe at every await.
+//! - `waiters`: who waits for a placement, and how they learn of it.
+//! - `live`: the sessions this coordinator relays or created, and how their clients are told of the end.
+//! - `attach`: connecting a client's socket to a session's browser.
+//! - `background`: the loops: changes, sweep, touch, ticket renewal.
+
+mod attach;
+mod background;
+mod live;
+mod open;
+#[cfg(test)]
+mod tests;
+mod waiters;
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use wharf_core::{EndReason, ErrorCode, Phase, SessionId, SessionState, queue};
+use wharf_store::{Ended, SessionRecord, Store};
+
+use crate::{CoordinatorConfig, CoordinatorMetrics, Refusal, WorkerLink};
+pub use attach::{Attachment, OnLeave};
+use live::Live;
+pub use open::{Ask, Handover};
+use waiters::Waiters;
+
+/// The parts a coordinator is built from.
+pub struct ServiceParts {
+    /// What it is told.
+    pub config: CoordinatorConfig,
+    /// The source of truth.
+    pub store: Arc<dyn Store>,
+    /// Towards workers.
+    pub link: Arc<dyn WorkerLink>,
+    /// Its numbers.
+    pub metrics: Arc<CoordinatorMetrics>,
+    /// Where in its life the process is.
+    pub phase: watch::Receiver<Phase>,
+}
+
+/// The session service. Cheap to clone.
+#[derive(Clone)]
+pub struct Service(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub config: CoordinatorConfig,
+    pub store: Arc<dyn Store>,
+    pub link: Arc<dyn WorkerLink>,
+    pub metrics: Arc<CoordinatorMetrics>,
+    pub phase: watch::Receiver<Phase>,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+    waiters: Waiters,
+    live: Live,
+    /// How long sessions hold a slot, as a decaying average; for estimates only.
+    mean_hold: Mutex<Duration>,
+}
+
+/// A guess until a session has ended.
+const FIRST_HOLD: Duration = Duration::from_secs(10);
+
+// === impl Service ===
+
+impl Service {
+    /// Builds the service and starts its loops. They end with [`Service::stop`].
+    pub fn spawn(parts: ServiceParts) -> Self {
+        let service = Self(Arc::new(Inner {
+            config: parts.config,
+            store: parts.store,
+            link: parts.link,
+            metrics: parts.metrics,
+            phase: parts.phase,
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            waiters: Waiters::default(),
+            live: Live::default(),
+            mean_hold: Mutex::new(FIRST_HOLD),
+        }));
+        background::spawn(&service);
+        service
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &CoordinatorConfig {
+        &self.0.config
+    }
+
+    /// Where in its life the process is.
+    pub fn phase(&self) -> Phase {
+        *self.0.phase.borrow()
+    }
+
+    /// Sessions that this coordinator knows to be active.
+    pub fn live_sessions(&self) -> usize {
+        self.0.live.len()
+    }
+
+    /// Their ids.
+    pub fn live_ids(&self) -> Vec<SessionId> {
+        self.0.live.ids()
+    }
+
+    /// One session, whatever its state.
+    pub async fn session(&self, session: SessionId) -> Result<SessionRecord, Refusal> {
+        self.0
+            .store
+            .session(session)
+            .await?
+            .ok_or_else(|| Refusal::unknown(session))
+    }
+
+    /// Ends a session. The first reason wins; unknown ones are refused.
+    pub async fn end(&self, session: SessionId, reason: EndReason, detail: Option<String>) -> Result<(), Refusal> {
+        match self.0.store.end(session, reason, detail).await? {
+            // Whoever holds its browser or waits for it learns of the end from the store's changes.
+            Ended::Now(_) | Ended::Before(_) => Ok(()),
+            Ended::Unknown => Err(Refusal::unknown(session)),
+        }
+    }
+
+    /// Ends a session without anybody waiting for the answer; used by guards.
+    pub(crate) fn end_later(&self, session: SessionId, reason: EndReason) {
+        let service = self.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(refusal) = service.end(session, reason, None).await
+                && refusal.code != ErrorCode::SessionNotFound
+            {
+                tracing::warn!(%session, %reason, message = refusal.message, "could not end the session; the sweep will");
+            }
+        });
+    }
+
+    /// A client did something with the session outside a relay (seed 000's GET).
+    pub async fn touch(&self, session: SessionId) -> Result<(), Refusal> {
+        let touch = wharf_store::Touch {
+            session,
+            idle_for: Duration::ZERO,
+            is_attached: true,
+        };
+        Ok(self.0.store.touch(&[touch]).await?)
+    }
+
+    /// The place of a waiting session, and how long it will probably still wait.
+    pub async fn place(&self, record: &SessionRecord) -> Result<Option<(u64, Duration)>, Refusal> {
+        if record.state != SessionState::Queued {
+            return Ok(None);
+        }
+        let Some(position) = self.0.store.position(record.id).await? else {
+            return Ok(None);
+        };
+        Ok(Some((position, self.estimate(position).await?)))
+    }
+
+    pub(crate) async fn estimate(&self, position: u64) -> Result<Duration, Refusal> {
+        let slots = self.0.store.stats().await?.slots;
+        let hold = *self.0.mean_hold.lock();
+        Ok(queue::estimate_wait(position, slots, hold))
+    }
+
+    pub(crate) fn held_for(&self, span: Duration) {
+        let mut mean = self.0.mean_hold.lock();
+        *mean = mean.mul_f64(0.9) + span.mul_f64(0.1);
+    }
+
+    /// Ends the loops and waits for everything the service started: relays, guards, releases.
+    pub async fn stop(&self, limit: Duration) {
+        self.0.tasks.close();
+        self.0.stop.cancel();
+        if tokio::time::timeout(limit, self.0.tasks.wait()).await.is_err() {
+            tracing::error!(
+                left = self.0.tasks.len(),
+                "service tasks were still running after the stop"
+            );
+        }
+    }
+}
