@@ -1,0 +1,195 @@
+//! The command line, made from the table of keys, so that a key cannot exist without its flag and its help.
+
+use std::{io::Write, path::PathBuf, process::ExitCode};
+
+use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
+
+use crate::config::{KEYS, Origin, Problem, Sources};
+
+/// What the person wants.
+pub enum Command {
+    Up(Sources),
+    ShowConfig(Sources, Format),
+    OpenApi,
+    Guard(PathBuf),
+    Problem(Problem),
+}
+
+/// How `config show` prints.
+#[derive(Clone, Copy)]
+pub enum Format {
+    Table,
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  wharf up                                   two warm browsers, ten slots, http://127.0.0.1:8080
+  wharf up --min 4 --max 20 --queue 500      more of everything
+  wharf up --browser chromium                the full browser instead of the headless shell
+  wharf up --store memory: --listen 127.0.0.1:0
+  WHARF_MAX=4 wharf up --config wharf.toml   flag > environment > file > default
+
+Then connect: puppeteer.connect({ browserWSEndpoint: 'ws://127.0.0.1:8080' }),
+chromium.connectOverCDP('http://127.0.0.1:8080'), or curl -X POST http://127.0.0.1:8080/v1/sessions.";
+
+fn keyed(command: Clap) -> Clap {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .env("WHARF_CONFIG")
+        .help("A TOML file with any of these keys (with underscores)");
+    KEYS.iter().fold(command.arg(config), |command, key| {
+        let default = if key.default.is_empty() {
+            String::new()
+        } else {
+            format!(" [default: {}]", key.default)
+        };
+        let action = if key.is_list { ArgAction::Append } else { ArgAction::Set };
+        let help = format!("{}{default} [env: {}]", key.help, key.variable());
+        let arg = Arg::new(key.name)
+            .long(key.flag())
+            .value_name(key.value)
+            .action(action)
+            .help(help);
+        // A browser flag begins with dashes itself.
+        command.arg(arg.allow_hyphen_values(key.name == "browser_arg"))
+    })
+}
+
+fn command() -> Clap {
+    let show = keyed(Clap::new("show").about("Print every value with its origin")).arg(
+        Arg::new("json")
+            .long("json")
+            .action(ArgAction::SetTrue)
+            .help("For programs"),
+    );
+    Clap::new("wharf")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A browser grid in one binary: warm browsers, a fair queue, every session's end explained")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(EXAMPLES)
+        .subcommand(keyed(
+            Clap::new("up").about("Run a grid on this machine").after_help(EXAMPLES),
+        ))
+        .subcommand(
+            Clap::new("config")
+                .about("Look at the configuration")
+                .subcommand_required(true)
+                .subcommand(show),
+        )
+        .subcommand(Clap::new("openapi").about("Print the API's OpenAPI document"))
+        .subcommand(Clap::new("guard").hide(true).arg(Arg::new("run_dir").required(true)))
+}
+
+/// Reads the command line. Wrong usage prints clap's own words and exits.
+pub fn parse() -> Command {
+    let matches = command().get_matches();
+    let with = |matches: &ArgMatches, make: &dyn Fn(Sources) -> Command| match sources(matches) {
+        Ok(sources) => make(sources),
+        Err(problem) => Command::Problem(problem),
+    };
+    match matches.subcommand() {
+        Some(("up", up)) => with(up, &Command::Up),
+        Some(("config", config)) => match config.subcommand() {
+            Some(("show", show)) => {
+                let format = if show.get_flag("json") {
+                    Format::Json
+                } else {
+                    Format::Table
+                };
+                with(show, &|sources| Command::ShowConfig(sources, format))
+            }
+            _ => unreachable!("clap requires a subcommand"),
+        },
+        Some(("guard", guard)) => {
+            let run_dir = guard.get_one::<String>("run_dir").cloned().unwrap_or_default();
+            Command::Guard(PathBuf::from(run_dir))
+        }
+        _ => Command::OpenApi,
+    }
+}
+
+fn sources(matches: &ArgMatches) -> Result<Sources, Problem> {
+    let mut sources = Sources::default();
+    for key in KEYS {
+        if let Some(texts) = matches.get_many::<String>(key.name) {
+            sources.flags.insert(key.name, texts.cloned().collect());
+        }
+    }
+    for (name, value) in std::env::vars_os() {
+        // A variable that is not text cannot be one of ours.
+        if let (Ok(name), Ok(value)) = (name.into_string(), value.into_string())
+            && name.starts_with("WHARF_")
+        {
+            sources.variables.push((name, value));
+        }
+    }
+    if let Some(path) = matches.get_one::<String>("config").map(PathBuf::from) {
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| Problem(format!("the file {} cannot be read: {error}", path.display())))?;
+        sources.file = Some((path, text));
+    }
+    Ok(sources)
+}
+
+/// Prints every value with its origin, and what is wrong with it.
+pub fn show_config(sources: &Sources, format: Format) -> ExitCode {
+    let mut problems = Vec::new();
+    let raw = sources.merge(&mut problems);
+    let text = match format {
+        Format::Table => {
+            let mut text = String::new();
+            for key in KEYS {
+                let raw = &raw[key.name];
+                let value = if raw.texts.is_empty() {
+                    "-".to_owned()
+                } else {
+                    raw.texts.join(", ")
+                };
+                text.push_str(&format!("{:<22} {value:<28} {}\n", key.name, raw.origin));
+            }
+            text
+        }
+        Format::Json => {
+            let values = KEYS.iter().map(|key| {
+                let raw = &raw[key.name];
+                let value = if key.is_list {
+                    serde_json::json!(raw.texts)
+                } else {
+                    serde_json::json!(raw.texts.first())
+                };
+                let origin = match &raw.origin {
+                    Origin::File(path, line) => format!("file {}:{line}", path.display()),
+                    origin => origin.to_string(),
+                };
+                (
+                    key.name.to_owned(),
+                    serde_json::json!({"value": value, "origin": origin}),
+                )
+            });
+            let all: serde_json::Map<_, _> = values.collect();
+            format!("{}\n", serde_json::Value::Object(all))
+        }
+    };
+    let printed = print(&text);
+    match crate::config::Settings::load(sources) {
+        Ok(_) => printed,
+        Err(problems) => crate::refuse(&problems),
+    }
+}
+
+/// Prints; a reader that has left (`| head`) is no failure.
+pub fn print(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn command_line_is_consistent() {
+        super::command().debug_assert();
+    }
+}

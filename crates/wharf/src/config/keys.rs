@@ -1,0 +1,263 @@
+//! The one table of keys. The command line, the environment, the file, `config show` and the reference are made of it.
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// As in the file; the flag has dashes, the variable capitals and the prefix `WHARF_`.
+    pub name: &'static str,
+    /// As text, so that `config show` can print it. Empty means unset.
+    pub default: &'static str,
+    /// May be given several times (an array in the file, commas in the environment).
+    pub is_list: bool,
+    /// What the value looks like.
+    pub value: &'static str,
+    /// What it is for, with its reason.
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, default: &'static str, value: &'static str, help: &'static str) -> Key {
+    Key {
+        name,
+        default,
+        is_list: false,
+        value,
+        help,
+    }
+}
+
+const fn list(name: &'static str, value: &'static str, help: &'static str) -> Key {
+    Key {
+        name,
+        default: "",
+        is_list: true,
+        value,
+        help,
+    }
+}
+
+/// Every key, in the order in which people look for them.
+pub const KEYS: &[Key] = &[
+    key(
+        "listen",
+        "127.0.0.1:8080",
+        "ADDR:PORT",
+        "Where to listen. Loopback only until API keys exist; port 0 takes a free one",
+    ),
+    key("min", "2", "N", "Browsers kept up when nothing happens"),
+    key("max", "10", "N", "Slots: sessions at once"),
+    key(
+        "spare",
+        "1",
+        "N",
+        "Warm browsers allowed beyond max, so that a freed slot is usable at once; 0 makes max a ceiling of processes",
+    ),
+    key(
+        "queue",
+        "1000",
+        "N",
+        "Requests that may wait for a slot; 0 refuses at once when all are busy",
+    ),
+    key(
+        "store",
+        "",
+        "URL",
+        "sqlite:PATH keeps records across restarts, memory: does not. Default: sqlite in the data directory",
+    ),
+    key(
+        "binary",
+        "",
+        "PATH",
+        "The browser's executable. Default: the headless shell, then chromium, then chrome",
+    ),
+    key(
+        "browser",
+        "auto",
+        "ENGINE",
+        "auto, headless-shell, or chromium (full browser, three times the cost)",
+    ),
+    list("browser_arg", "FLAG", "A flag for every browser, after Wharf's own"),
+    list(
+        "allow_flag",
+        "NAME",
+        "A browser flag that clients may set in launch.args, besides the harmless ones",
+    ),
+    key(
+        "sandbox",
+        "auto",
+        "MODE",
+        "auto (off for root, which Chromium refuses otherwise), on, or off",
+    ),
+    key(
+        "data_dir",
+        "",
+        "DIR",
+        "Where records live. Default: $XDG_STATE_HOME/wharf or ~/.local/state/wharf",
+    ),
+    key(
+        "run_dir",
+        "",
+        "DIR",
+        "Where browsers' profiles live while they run. Default: on tmpfs where there is one",
+    ),
+    key("pool", "default", "NAME", "The name of this worker's pool"),
+    key(
+        "idle_timeout",
+        "60s",
+        "SPAN",
+        "Ends a session without client traffic; 0 for never",
+    ),
+    key(
+        "connect_timeout",
+        "30s",
+        "SPAN",
+        "Ends a session that nobody attaches to; 0 for never",
+    ),
+    key("queue_timeout", "300s", "SPAN", "Longest wait for a slot"),
+    key(
+        "max_duration",
+        "0",
+        "SPAN",
+        "Ends a session after this long; 0 for never",
+    ),
+    key(
+        "longest_idle_timeout",
+        "0",
+        "SPAN",
+        "The most a client may ask for; 0 for no limit",
+    ),
+    key(
+        "longest_queue_timeout",
+        "0",
+        "SPAN",
+        "The most a client may ask for; 0 for no limit",
+    ),
+    key(
+        "longest_max_duration",
+        "0",
+        "SPAN",
+        "The most a client may ask for; 0 for no limit",
+    ),
+    key(
+        "launch_timeout",
+        "6s",
+        "SPAN",
+        "Limit of one browser launch, until its first page answers",
+    ),
+    key(
+        "drain_timeout",
+        "30s",
+        "SPAN",
+        "How long sessions may go on after SIGTERM",
+    ),
+    key(
+        "probe_interval",
+        "5s",
+        "SPAN",
+        "How often each browser is asked for a sign of life",
+    ),
+    key("probe_limit", "2s", "SPAN", "How long it may take to answer"),
+    key(
+        "probe_misses",
+        "2",
+        "N",
+        "Misses in a row after which a browser is hung and killed",
+    ),
+    key(
+        "tick",
+        "10s",
+        "SPAN",
+        "How often the pool may shrink by one; it does after two idle ticks",
+    ),
+    key(
+        "memory_budget",
+        "0",
+        "SIZE",
+        "Memory (PSS) of all browsers beyond which none is launched ahead of demand; 0 for no budget",
+    ),
+    key(
+        "memory_limit",
+        "0",
+        "SIZE",
+        "Memory (PSS) of one browser beyond which its session ends as out_of_memory; 0 for no limit",
+    ),
+    key("history", "24h", "SPAN", "How long records of ended sessions are kept"),
+    key(
+        "external_url",
+        "",
+        "URL",
+        "What clients call this grid, if their requests do not tell",
+    ),
+    list(
+        "trusted_proxy",
+        "CIDR",
+        "A proxy whose Forwarded and X-Forwarded-* headers are believed",
+    ),
+    key(
+        "ping_interval",
+        "20s",
+        "SPAN",
+        "How often attached clients and browsers are pinged",
+    ),
+    key("dead_after", "60s", "SPAN", "A side silent for this long is gone"),
+    key("connections", "20000", "N", "Open client connections, at most"),
+    key(
+        "header_timeout",
+        "10s",
+        "SPAN",
+        "Longest time for a request's head to arrive",
+    ),
+    key("header_limit", "64KiB", "SIZE", "Longest request head"),
+    key(
+        "body_timeout",
+        "10s",
+        "SPAN",
+        "Longest time for a request's body to arrive",
+    ),
+    key("body_limit", "1MiB", "SIZE", "Largest request body"),
+    key("heartbeat_interval", "3s", "SPAN", "How often the worker reports"),
+    key("liveness_ttl", "10s", "SPAN", "A worker silent for this long is lost"),
+    key(
+        "log",
+        "info",
+        "LEVEL",
+        "error, warn, info, debug, trace, or a filter such as wharf_worker=debug",
+    ),
+    key(
+        "log_format",
+        "auto",
+        "FORMAT",
+        "auto (text on a terminal, else json), text, or json",
+    ),
+    key(
+        "ready_file",
+        "",
+        "PATH",
+        "Written (JSON: pid, listen) once the grid serves; for scripts",
+    ),
+];
+
+// === impl Key ===
+
+impl Key {
+    /// The flag, without dashes in front.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        format!("WHARF_{}", self.name.to_ascii_uppercase())
+    }
+
+    /// The key of this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The known name nearest to an unknown one.
+    pub fn nearest(name: &str) -> Option<&'static str> {
+        let near = |key: &&Key| strsim::jaro_winkler(key.name, name);
+        let best = KEYS.iter().max_by(|a, b| near(a).total_cmp(&near(b)))?;
+        (near(&best) > 0.75).then_some(best.name)
+    }
+}

@@ -1,0 +1,27 @@
+//! Configuration: flag > environment > file > default, each value with its origin, all problems at once.
+//!
+//! - `keys`: the one table of keys: name, flag, variable, default, what it is for.
+//! - `layers`: reading the three sources into raw values with origins.
+//! - `settings`: raw values checked and turned into what the roles are told.
+//! - `timing`: the cross-field timing rules, each with a name.
+//!
+//! Nothing below the binary reads a file of settings or an environment variable.
+
+mod keys;
+mod layers;
+mod settings;
+mod timing;
+
+pub use keys::{KEYS, Key};
+pub use layers::{Origin, Raw, Sources};
+pub use settings::{LogFormat, Settings, StoreUrl};
+
+/// One thing that is wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem(pub String);
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}

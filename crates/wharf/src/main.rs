@@ -1,0 +1,59 @@
+//! The binary: command line, configuration, wiring of roles, exit codes. It knows everything and decides nothing.
+//!
+//! - `cli`: the command line, made from the table of keys.
+//! - `config`: flag > environment > file > default.
+//! - `up`: `wharf up`: builds the roles, serves, drains, stops.
+//! - `local`: the in-process links between coordinator and worker.
+//! - `places`: data and run directories, the worker's stable id.
+//! - `clock`: the system's clock. `logging`: log lines.
+
+mod cli;
+mod clock;
+mod config;
+mod local;
+mod logging;
+mod places;
+mod up;
+
+use std::process::ExitCode;
+
+/// Wrong usage or configuration (as in sysexits: EX_USAGE, EX_CONFIG).
+const EXIT_CONFIG: u8 = 78;
+/// The grid could not start or did not stop cleanly.
+const EXIT_FAILED: u8 = 1;
+
+fn main() -> ExitCode {
+    match cli::parse() {
+        cli::Command::Up(sources) => match config::Settings::load(&sources) {
+            Ok(settings) => up::run(settings),
+            Err(problems) => refuse(&problems),
+        },
+        cli::Command::ShowConfig(sources, format) => cli::show_config(&sources, format),
+        cli::Command::Problem(problem) => refuse(&[problem]),
+        cli::Command::OpenApi => cli::print(&wharf_coordinator::fronts::openapi()),
+        cli::Command::Guard(run_dir) => guard(&run_dir),
+    }
+}
+
+fn refuse(problems: &[config::Problem]) -> ExitCode {
+    eprintln!(
+        "wharf: {} with the configuration:",
+        if problems.len() == 1 { "a problem" } else { "problems" }
+    );
+    for problem in problems {
+        eprintln!("  - {problem}");
+    }
+    eprintln!("`wharf config show` prints every value with its origin; `wharf up --help` lists every key.");
+    ExitCode::from(EXIT_CONFIG)
+}
+
+/// Outlives Wharf by a moment, should Wharf be killed: ends its browsers and removes their files.
+fn guard(run_dir: &std::path::Path) -> ExitCode {
+    match wharf_process::guard::run(run_dir) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wharf guard: {error}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
