@@ -160,13 +160,10 @@ mod tests {
             let mut state = BrowserState::Launching;
             let mut leases = 0;
             for event in events.into_iter().map(|n| BROWSER_EVENTS[n]) {
-                match browser_step(state, event) {
-                    Some(next) => {
-                        prop_assert_ne!(state, BrowserState::Gone);
-                        leases += i32::from(next == BrowserState::Leased);
-                        state = next;
-                    }
-                    None => {}
+                if let Some(next) = browser_step(state, event) {
+                    prop_assert_ne!(state, BrowserState::Gone);
+                    leases += i32::from(next == BrowserState::Leased);
+                    state = next;
                 }
             }
             prop_assert!(leases <= 1);

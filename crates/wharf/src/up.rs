@@ -8,7 +8,10 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Context;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::watch,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use wharf_coordinator::{
@@ -33,6 +36,8 @@ use crate::{
     places::{Places, write_whole},
 };
 
+/// Ten thousand clients may come at once; the kernel caps it at its own `somaxconn`.
+const BACKLOG: u32 = 4096;
 /// How often the number of sessions is said while they drain.
 const DRAIN_BEAT: Duration = Duration::from_millis(500);
 /// How long clean-up may take after the drain.
@@ -52,6 +57,7 @@ struct Grid {
 
 pub fn run(settings: Settings) -> ExitCode {
     logging::start(&settings);
+    raise_file_limit();
     // Two threads do for a grid on small machines; more cores bring more relays.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -78,7 +84,7 @@ pub fn run(settings: Settings) -> ExitCode {
 impl Grid {
     async fn start(settings: Settings) -> anyhow::Result<Self> {
         let places = Places::tell(&settings)?;
-        let listener = bind(&settings).await?;
+        let listener = bind(&settings)?;
         let address = listener.local_addr()?;
         let run_dir = Arc::new(RunDir::open(&places.run_dir)?);
         say_swept(&run_dir);

@@ -1,10 +1,10 @@
 //! The fronts: what clients speak, on one port.
 //!
-//! - [`sessions`]: `/v1/sessions`.
-//! - [`seed`]: `/sessions`, seed 000's form of it.
-//! - [`cdp`]: WebSockets at `/`, `/chromium`, `/devtools/browser/…`, `/devtools/page/…`.
-//! - [`discovery`]: `/json/…`.
-//! - [`ops`]: `/metrics`, `/livez`, `/readyz`, `/openapi.json`.
+//! - [`sessions`] serves `/v1/sessions`.
+//! - [`seed`] serves `/sessions`, seed 000's form of it.
+//! - [`cdp`] serves the WebSockets at `/`, `/chromium`, `/devtools/browser/…`, `/devtools/page/…`.
+//! - [`discovery`] serves `/json/…`.
+//! - [`ops`] serves `/metrics`, `/livez`, `/readyz`, `/openapi.json`.
 //! - `envelope`: what is common to all: request ids, log lines, error bodies, the Origin rule.
 //! - `address`: what the client calls us, behind proxies too.
 //! - `body`: reading JSON bodies with limits.

@@ -112,7 +112,7 @@ impl Attachment {
     /// Relays until either side ends.
     pub async fn relay<C: AsyncRead + AsyncWrite + Unpin>(mut self, client: Side<C>) {
         let Some(browser) = self.browser.take() else { return };
-        let (config, activity) = (self.service.config().relay.clone(), self.live.activity.clone());
+        let (config, activity) = (self.service.config().relay, self.live.activity.clone());
         let end = relay(client, browser, config, activity, self.live.ending()).await;
         tracing::debug!(session = %self.live.id, ?end, "client detached");
         self.end = Some(end);

@@ -368,7 +368,6 @@ impl Handover {
     }
 
     /// From now on dropping it means that this reason ends the session.
-    #[must_use]
     pub fn otherwise(mut self, reason: EndReason) -> Self {
         if let Some((_, otherwise)) = &mut self.guard {
             *otherwise = reason;
