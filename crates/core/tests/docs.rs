@@ -70,9 +70,15 @@ fn docs(path: &str) -> std::path::PathBuf {
 
 /// As JSON spells it.
 fn source(source: ErrorSource) -> String {
-    serde_json::to_string(&source).expect("an enum is JSON").trim_matches('"').to_owned()
+    serde_json::to_string(&source)
+        .expect("an enum is JSON")
+        .trim_matches('"')
+        .to_owned()
 }
 
 fn retry(retry: Retry) -> String {
-    serde_json::to_string(&retry).expect("an enum is JSON").trim_matches('"').to_owned()
+    serde_json::to_string(&retry)
+        .expect("an enum is JSON")
+        .trim_matches('"')
+        .to_owned()
 }

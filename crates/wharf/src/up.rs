@@ -213,13 +213,31 @@ impl Grid {
     }
 }
 
-async fn bind(settings: &Settings) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(settings.listen).await.with_context(|| {
-        format!(
-            "could not listen on {}: is another grid running? Choose another port with --listen",
-            settings.listen
-        )
+fn bind(settings: &Settings) -> anyhow::Result<TcpListener> {
+    let address = settings.listen;
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    socket.set_reuseaddr(true)?;
+    let bound = socket.bind(address).and_then(|()| socket.listen(BACKLOG));
+    bound.with_context(|| {
+        format!("could not listen on {address}: is another grid running? Choose another port with --listen")
     })
+}
+
+/// A session holds half a dozen descriptors, and the usual soft limit of 1,024 would end at 170 sessions. The hard
+/// limit is the operator's word.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "could not raise the limit of open files; about 170 sessions will fit");
+        }
+    }
 }
 
 fn say_swept(run_dir: &RunDir) {

@@ -159,10 +159,18 @@ async fn per_connection(front: &Front, request: Request) -> Result<Response, Ref
         })
         .await?
         .otherwise(EndReason::ClientDisconnected);
-    let attachment = front
-        .service
-        .attach(handover.record.id, DialTarget::Browser, OnLeave::End)
-        .await?;
+    let session = handover.record.id;
+    let attachment = match front.service.attach(session, DialTarget::Browser, OnLeave::End).await {
+        Ok(attachment) => attachment,
+        Err(refusal) => {
+            // Nobody left: it is the browser that cannot be reached. The first reason wins, so a supervisor that knows
+            // better has said so already.
+            let detail = Some(refusal.message.clone());
+            front.service.end(session, EndReason::BrowserCrashed, detail).await?;
+            handover.delivered();
+            return Err(refusal);
+        }
+    };
     // From here on the attachment owns the session.
     handover.delivered();
     Ok(upgrade(front, &mut parts, response, attachment))
