@@ -1,9 +1,9 @@
 //! What a coordinator is told at start. Validated by the binary; nothing here reads files or the environment.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
-use wharf_core::{CoordinatorId, Timeouts};
+use wharf_core::{CoordinatorId, PoolName, SessionSpec, Timeouts};
 use wharf_relay::RelayConfig;
 
 /// A coordinator's settings.
@@ -13,6 +13,8 @@ pub struct CoordinatorConfig {
     pub id: CoordinatorId,
     /// How many may wait in a pool.
     pub queue_limit: u64,
+    /// The pool of sessions that name none.
+    pub pool: PoolName,
     /// What sessions get that ask for nothing.
     pub timeouts: Timeouts,
     /// The most that sessions may ask for; `None` is no limit.
@@ -33,10 +35,31 @@ pub struct CoordinatorConfig {
     pub body_limit: usize,
     /// Longest time for a request's body to arrive.
     pub body_timeout: Duration,
+    /// Host names by which clients may call us, besides addresses, localhost and the external URL's.
+    pub allow_hosts: Vec<String>,
     /// The URL clients use, if it cannot be told from their requests.
     pub external_url: Option<String>,
     /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are believed.
     pub trusted_proxies: Vec<IpNet>,
+}
+
+// === impl CoordinatorConfig ===
+
+impl CoordinatorConfig {
+    /// What a session gets that asks for nothing.
+    pub fn defaults(&self) -> SessionSpec {
+        SessionSpec {
+            pool: self.pool.clone(),
+            timeouts: self.timeouts,
+            ..SessionSpec::default()
+        }
+    }
+
+    /// Whether this peer is a proxy whose forwarding headers are believed.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusted_proxies.iter().any(|net| net.contains(&peer))
+    }
 }
 
 /// The most that a session may ask for.
@@ -48,4 +71,33 @@ pub struct LongestTimeouts {
     pub idle: Option<Duration>,
     /// Of the whole session.
     pub max_duration: Option<Duration>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// What tests use unless they say otherwise.
+    pub(crate) fn config() -> CoordinatorConfig {
+        CoordinatorConfig {
+            id: CoordinatorId::from_uuid(Uuid::now_v7()),
+            queue_limit: 10,
+            pool: PoolName::default(),
+            timeouts: Timeouts::default(),
+            longest: LongestTimeouts::default(),
+            starting_limit: Duration::from_secs(30),
+            dial_limit: Duration::from_secs(5),
+            relay: RelayConfig::default(),
+            sweep_interval: Duration::from_secs(1),
+            touch_interval: Duration::from_secs(1),
+            ticket_renewal: Duration::from_secs(3),
+            body_limit: 1 << 20,
+            body_timeout: Duration::from_secs(10),
+            allow_hosts: Vec::new(),
+            external_url: None,
+            trusted_proxies: Vec::new(),
+        }
+    }
 }

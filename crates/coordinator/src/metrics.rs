@@ -5,7 +5,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
-use wharf_core::EndReason;
+use wharf_core::{EndReason, ErrorCode};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ReasonLabel {
@@ -71,6 +71,9 @@ impl CoordinatorMetrics {
             drop(metrics.sessions_ended.get_or_create(&ReasonLabel {
                 reason: reason.as_str(),
             }));
+        }
+        for code in ErrorCode::ALL {
+            drop(metrics.refused.get_or_create(&CodeLabel { code: code.as_str() }));
         }
         metrics.to_client();
         metrics.to_browser();

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service as _;
@@ -46,6 +46,13 @@ pub struct Peer(pub SocketAddr);
 pub struct ClientIo {
     stream: TcpStream,
     mend: Mend,
+    _counted: Counted,
+}
+
+/// One open connection, counted for as long as its socket lives, upgraded or not.
+struct Counted {
+    metrics: Arc<CoordinatorMetrics>,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Where the mending of the first request line stands.
@@ -80,12 +87,15 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (router, metrics, stop) = (router.clone(), metrics.clone(), stop.clone());
+                let counted = Counted::new(metrics.clone(), permit);
+                let (router, stop) = (router.clone(), stop.clone());
                 connections.spawn(async move {
-                    metrics.connections.inc();
-                    connection(stream, peer, router, config, stop).await;
-                    metrics.connections.dec();
-                    drop(permit);
+                    let io = ClientIo {
+                        stream,
+                        mend: Mend::Looking,
+                        _counted: counted,
+                    };
+                    connection(io, peer, router, config, stop).await;
                 });
             }
             Err(error) => {
@@ -99,19 +109,13 @@ pub async fn serve(
     connections.wait().await;
 }
 
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    router: Router,
-    config: ServerConfig,
-    stop: CancellationToken,
-) {
+async fn connection(io: ClientIo, peer: SocketAddr, router: Router, config: ServerConfig, stop: CancellationToken) {
     // Small messages both ways: waiting for more would cost 40 ms each.
-    if stream.set_nodelay(true).is_err() {
+    if io.stream.set_nodelay(true).is_err() {
         return;
     }
     let mut ready = [0u8; 1];
-    match tokio::time::timeout(config.header_timeout, stream.peek(&mut ready)).await {
+    match tokio::time::timeout(config.header_timeout, io.stream.peek(&mut ready)).await {
         Ok(Ok(count)) if count > 0 => {}
         _ => return,
     }
@@ -120,10 +124,7 @@ async fn connection(
         let mut router = router.clone();
         async move { router.call(request.map(axum::body::Body::new)).await }
     });
-    let io = TokioIo::new(ClientIo {
-        stream,
-        mend: Mend::Looking,
-    });
+    let io = TokioIo::new(io);
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(config.header_timeout)
@@ -143,14 +144,25 @@ async fn connection(
     }
 }
 
-// === impl ClientIo ===
+// === impl Counted ===
 
-impl ClientIo {
-    /// The socket itself, after the upgrade, when hyper has let go of it.
-    pub fn into_stream(self) -> TcpStream {
-        self.stream
+impl Counted {
+    fn new(metrics: Arc<CoordinatorMetrics>, permit: OwnedSemaphorePermit) -> Self {
+        metrics.connections.inc();
+        Self {
+            metrics,
+            _permit: permit,
+        }
     }
 }
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.metrics.connections.dec();
+    }
+}
+
+// === impl ClientIo ===
 
 impl AsyncRead for ClientIo {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -84,6 +84,8 @@ codes! {
     OptionRefused = "option_refused", 400, Caller, No, "Remove the option, or have the operator add it to the allow-list.";
     /// A foreign page tried to drive the grid.
     OriginRefused = "origin_refused", 403, Caller, No, "Call from a program or from the grid's own origin.";
+    /// A name that is not ours (DNS rebinding).
+    HostRefused = "host_refused", 403, Caller, No, "Call by address, as localhost, or have the operator set `external_url` or `allow_host`.";
     /// No such session.
     SessionNotFound = "session_not_found", 404, Caller, AsNew, "Check the id; records are kept for the history time only.";
     /// The session is over.

@@ -94,8 +94,9 @@ pub fn plan(rules: &WarmRules, view: &WarmView) -> WarmPlan {
     let coming = (view.launching + urgent.saturating_sub(view.special) + view.warm).saturating_sub(view.waiting);
     let mut wanted = warm_target(rules, view).saturating_sub(coming);
     if view.is_pressed {
-        // Slow down before it hurts sessions: one at a time, and only if nothing is ready.
-        wanted = if coming == 0 && view.launching == 0 {
+        // Slow down before it hurts sessions: one at a time, and beyond the floor only if nothing is ready.
+        let floor = rules.min.saturating_sub(view.in_use());
+        wanted = if view.launching == 0 && coming < floor.max(1) {
             wanted.min(1)
         } else {
             0
@@ -342,14 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn pressure_slows_refilling_to_one_when_nothing_is_ready() {
+    fn pressure_slows_refilling_to_one_at_a_time_and_to_none_beyond_the_floor() {
         let view = WarmView {
             demand: 5,
             is_pressed: true,
             ..Default::default()
         };
         assert_eq!(plan(&RULES, &view).refill, 1);
-        assert_eq!(plan(&RULES, &WarmView { warm: 1, ..view }).refill, 0);
+        assert_eq!(plan(&RULES, &WarmView { launching: 1, ..view }).refill, 0);
+        assert_eq!(plan(&RULES, &WarmView { warm: 1, ..view }).refill, 1);
+        assert_eq!(plan(&RULES, &WarmView { warm: 2, ..view }).refill, 0);
     }
 
     #[test]

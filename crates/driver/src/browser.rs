@@ -7,19 +7,11 @@ use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use wharf_core::BrowserId;
+use tokio_util::sync::CancellationToken;
+use wharf_core::{BrowserId, BrowserKind};
 use wharf_process::{ExitStatus, SpawnError};
 
 use crate::{ControlError, LaunchOptions, OptionRefused};
-
-/// Which kind of browser.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum BrowserKind {
-    /// Chromium, its headless shell, Chrome and their relatives.
-    Chromium,
-}
 
 /// How one kind of browser is launched.
 #[async_trait]
@@ -83,10 +75,12 @@ pub struct LaunchSpec {
     pub id: BrowserId,
     /// What the client chose.
     pub options: LaunchOptions,
-    /// For the whole launch, until the first page answers.
+    /// For each readiness gate.
     pub timeout: Duration,
     /// Whether somebody waits.
     pub urgency: Urgency,
+    /// Calls the launch off. It then returns [`LaunchError::Cancelled`] when nothing of it is left.
+    pub cancel: CancellationToken,
 }
 
 /// Whether somebody waits for the launch.
@@ -173,7 +167,7 @@ pub struct ProbeFailed(#[from] pub ControlError);
 
 /// How far a launch had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum LaunchGate {
     /// Waiting for the line that names the port.
     Endpoint,
     /// Waiting for the version on the control pipe.
@@ -206,6 +200,9 @@ pub enum LaunchError {
         /// Its last words.
         stderr: String,
     },
+    /// It was called off.
+    #[error("launch was called off")]
+    Cancelled,
     /// The kernel took it during the launch.
     #[error("browser ran out of memory during launch")]
     OutOfMemory,
@@ -213,7 +210,7 @@ pub enum LaunchError {
     #[error("browser was not ready after {} ms: still waiting for {phase}{}", waited.as_millis(), tail(.stderr))]
     NotReady {
         /// Where it hung.
-        phase: Phase,
+        phase: LaunchGate,
         /// How long in all.
         waited: Duration,
         /// Its last words.
@@ -223,7 +220,7 @@ pub enum LaunchError {
     #[error("browser answered wrongly while waiting for {phase}: {source}{}", tail(.stderr))]
     Control {
         /// Where.
-        phase: Phase,
+        phase: LaunchGate,
         /// What.
         source: ControlError,
         /// Its last words.
@@ -303,7 +300,7 @@ pub enum DriverProblem {
     },
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for LaunchGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Endpoint => "its `DevTools listening` line",

@@ -13,9 +13,10 @@ mod options;
 mod stderr;
 
 pub use browser::{
-    Browser, BrowserKind, BrowserVersion, Driver, DriverProblem, DriverReport, Endpoint, Exit, LaunchError, LaunchSpec,
-    PageTarget, Phase, ProbeFailed, Urgency,
+    Browser, BrowserVersion, Driver, DriverProblem, DriverReport, Endpoint, Exit, LaunchError, LaunchGate, LaunchSpec,
+    PageTarget, ProbeFailed, Urgency,
 };
 pub use cdp::ControlError;
 pub use chromium::{ChromiumConfig, ChromiumDriver, Engine, Sandbox};
 pub use options::{AllowList, LaunchOptions, OptionRefused, WindowSize};
+pub use wharf_core::BrowserKind;

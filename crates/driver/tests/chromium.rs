@@ -15,11 +15,12 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use wharf_core::BrowserId;
 use wharf_driver::{
-    Browser, ChromiumConfig, ChromiumDriver, Driver, DriverProblem, Engine, Exit, LaunchError, LaunchOptions,
-    LaunchSpec, Phase, Urgency, WindowSize,
+    Browser, ChromiumConfig, ChromiumDriver, Driver, DriverProblem, Engine, Exit, LaunchError, LaunchGate,
+    LaunchOptions, LaunchSpec, Urgency, WindowSize,
 };
 use wharf_process::{Cgroups, ExitStatus, RunDir, orphans, process, tree_processes};
 
@@ -91,6 +92,7 @@ fn spec(timeout: Duration) -> LaunchSpec {
         options: LaunchOptions::default(),
         timeout,
         urgency: Urgency::Waiting,
+        cancel: CancellationToken::new(),
     }
 }
 
@@ -346,7 +348,7 @@ async fn binary_that_never_gets_ready_is_told_with_its_phase() {
         matches!(
             &error,
             LaunchError::NotReady {
-                phase: Phase::Endpoint,
+                phase: LaunchGate::Endpoint,
                 ..
             }
         ),
@@ -365,7 +367,7 @@ async fn binary_that_never_gets_ready_is_told_with_its_phase() {
         matches!(
             &error,
             LaunchError::NotReady {
-                phase: Phase::Version,
+                phase: LaunchGate::Version,
                 ..
             }
         ),

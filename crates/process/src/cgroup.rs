@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::tree::pause;
+use crate::{escape::Held, scan, tree::pause};
 
 /// A writable cgroup under which trees get their own.
 #[derive(Debug, Clone)]
@@ -111,6 +111,13 @@ impl TreeCgroup {
 
     pub(crate) fn kill(&self) {
         let _gone = fs::write(self.dir.join("cgroup.kill"), "1");
+    }
+
+    /// Its processes now, pinned down.
+    pub(crate) fn members(&self) -> Vec<Held> {
+        let procs = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
+        let pids = procs.lines().filter_map(|line| line.parse().ok());
+        pids.filter_map(scan::process).filter_map(Held::pin).collect()
     }
 
     pub(crate) fn oom_kills(&self) -> Option<u64> {

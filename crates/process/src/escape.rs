@@ -55,7 +55,7 @@ impl Held {
 }
 
 /// Ends what has left the tree of `root`; returns when a search finds nothing more.
-pub(crate) async fn end(marker: Marker, root: u32, started: u64, mut chld: watch::Receiver<u64>) {
+pub(crate) async fn end(marker: Marker, root: u32, started: u64, chld: watch::Receiver<u64>) {
     loop {
         let wanted = marker.clone();
         let found = tokio::task::spawn_blocking(move || find(&wanted, root, started))
@@ -66,14 +66,19 @@ pub(crate) async fn end(marker: Marker, root: u32, started: u64, mut chld: watch
         }
         tracing::debug!(browser = %marker.browser, count = found.len(), "processes had left their group");
         found.iter().for_each(Held::kill);
-        let mut tick = Duration::from_millis(2);
-        loop {
-            chld.mark_unchanged();
-            if found.iter().all(Held::gone) {
-                break;
-            }
-            pause(&mut chld, &mut tick).await;
+        collect(&found, chld.clone()).await;
+    }
+}
+
+/// Waits until the killed are gone, reaping those that are our children.
+pub(crate) async fn collect(killed: &[Held], mut chld: watch::Receiver<u64>) {
+    let mut tick = Duration::from_millis(2);
+    loop {
+        chld.mark_unchanged();
+        if killed.iter().all(Held::gone) {
+            return;
         }
+        pause(&mut chld, &mut tick).await;
     }
 }
 

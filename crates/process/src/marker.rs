@@ -31,9 +31,9 @@ use crate::{
 };
 
 /// Names the run directory of the Wharf that started a process.
-pub const RUN_DIR_ENV: &str = "WHARF_RUN_DIR";
+pub const RUN_DIR_ENV: &str = "_WHARF_OWNER_RUN_DIR";
 /// Names the browser a process belongs to.
-pub const BROWSER_ENV: &str = "WHARF_BROWSER";
+pub const BROWSER_ENV: &str = "_WHARF_OWNER_BROWSER";
 
 /// How long a sweep waits for the dead to be gone; a killed process needs milliseconds, a stuck disk seconds.
 const SWEEP_LIMIT: Duration = Duration::from_secs(10);

@@ -267,7 +267,10 @@ async fn watch_tree(shared: Arc<Shared>, pidfd: OwnedFd, dir: Option<SessionDir>
         () = shared.kill.notified() => true,
     };
     // Before the main process is reaped: until then its number cannot mean anybody else.
+    let mut members = Vec::new();
     if let Some(cgroup) = &shared.cgroup {
+        // Whoever left the process group becomes our child when its parent dies, and is ours to collect.
+        members = cgroup.members();
         cgroup.kill();
     }
     kill_group(shared.pid);
@@ -279,7 +282,8 @@ async fn watch_tree(shared: Arc<Shared>, pidfd: OwnedFd, dir: Option<SessionDir>
         // Nothing escapes a cgroup.
         Some(cgroup) => {
             group.await;
-            cgroup.emptied(chld).await;
+            cgroup.emptied(chld.clone()).await;
+            escape::collect(&members, chld).await;
         }
         // The search runs while the kernel takes the group apart; only then is it free.
         None => {

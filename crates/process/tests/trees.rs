@@ -184,12 +184,19 @@ async fn child_has_only_the_given_environment_and_is_dearer_to_the_oom_killer() 
     assert!(text.starts_with("200\n"), "{text}");
     let names: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split('=').next()).collect();
     assert!(
-        names
-            .iter()
-            .all(|n| ["PATH", "PWD", "SHLVL", "_", "OLDPWD", "WHARF_RUN_DIR", "WHARF_BROWSER"].contains(n)),
+        names.iter().all(|n| [
+            "PATH",
+            "PWD",
+            "SHLVL",
+            "_",
+            "OLDPWD",
+            "_WHARF_OWNER_RUN_DIR",
+            "_WHARF_OWNER_BROWSER"
+        ]
+        .contains(n)),
         "{names:?}"
     );
-    assert!(names.contains(&"WHARF_BROWSER"));
+    assert!(names.contains(&"_WHARF_OWNER_BROWSER"));
 }
 
 #[tokio::test]
@@ -258,8 +265,8 @@ async fn orphan_is_counted_and_killed_and_a_known_tree_is_not() {
     let mut stray = Command::new("setsid");
     stray
         .args(["sleep", "604"])
-        .env("WHARF_RUN_DIR", dir.path())
-        .env("WHARF_BROWSER", "brw_other");
+        .env("_WHARF_OWNER_RUN_DIR", dir.path())
+        .env("_WHARF_OWNER_BROWSER", "brw_other");
     let mut stray = stray.spawn().unwrap();
     eventually("stray seen", || orphans(dir.path(), &[root]) == [stray.id()]);
     assert_eq!(kill_orphans(dir.path(), &[root]).killed, [stray.id()]);
@@ -356,7 +363,7 @@ fn leftovers_of_a_past_life_are_swept_at_open() {
     let script = "setsid sh -c 'echo pid $$; exec sleep 606' & wait";
     let mut past = Command::new("/bin/sh");
     past.args(["-c", script])
-        .env("WHARF_RUN_DIR", &path)
+        .env("_WHARF_OWNER_RUN_DIR", &path)
         .stdout(Stdio::piped());
     let mut past = past.spawn().unwrap();
     let left = pids_told(&mut past, 1)[0];

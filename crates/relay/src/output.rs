@@ -204,10 +204,8 @@ impl Output {
             let mut ping = Vec::new();
             frame::encode_ping(&[], self.mask(), &mut ping);
             self.keep(&ping);
-            // Asked late, so its time to answer starts late.
-            if due < now {
-                self.heard_at = now;
-            }
+            // Asked late, so its time to answer ends that much later; an ask in time changes nothing.
+            self.heard_at = (self.heard_at + now.saturating_duration_since(due)).min(now);
         }
         if let Closing::Due(close) = &mut self.close {
             let close = std::mem::take(close);

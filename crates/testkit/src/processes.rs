@@ -1,7 +1,7 @@
 //! What `/proc` says about the processes of one grid.
 //!
 //! Its own file because the leak check must not believe the grid's own account. Every process a grid starts inherits
-//! `WHARF_RUN_DIR`; whatever carries a grid's run directory belongs to it, however it was forked or re-parented.
+//! `_WHARF_OWNER_RUN_DIR`; whatever carries a grid's run directory belongs to it, however it was forked or re-parented.
 //!
 //! Invariant: a signal goes only to a process that was checked through its pidfd, never to a recycled pid.
 
@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The variable by which a grid marks its processes.
-pub const RUN_DIR_ENV: &str = "WHARF_RUN_DIR";
+pub const RUN_DIR_ENV: &str = "_WHARF_OWNER_RUN_DIR";
 
 /// The processes that carry this run directory in their environment. Zombies have no environment and are not among
 /// them; see [`zombie_children`].

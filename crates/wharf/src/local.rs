@@ -232,7 +232,11 @@ impl Uplink for LocalUplink {
             .map_err(|error| UplinkError(error.to_string()))
     }
 
-    async fn ended(&self, session: SessionId, _epoch: Epoch, reason: EndReason, detail: Option<String>) {
+    async fn ended(&self, session: SessionId, epoch: Epoch, reason: EndReason, detail: Option<String>) {
+        // A report about an earlier placement says nothing about the present one.
+        if matches!(self.store.session(session).await, Ok(Some(record)) if record.epoch != epoch) {
+            return;
+        }
         if let Err(error) = self.store.end(session, reason, detail).await {
             tracing::warn!(%session, %reason, %error, "could not record the end; the next heartbeat will");
         }

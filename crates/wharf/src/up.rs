@@ -41,7 +41,7 @@ const BACKLOG: u32 = 4096;
 /// How often the number of sessions is said while they drain.
 const DRAIN_BEAT: Duration = Duration::from_millis(500);
 /// How long clean-up may take after the drain.
-const CLEAN_UP: Duration = Duration::from_secs(10);
+pub const CLEAN_UP: Duration = Duration::from_secs(10);
 
 /// A grid that is being served.
 struct Grid {
@@ -53,6 +53,7 @@ struct Grid {
     serving: tokio::task::JoinHandle<()>,
     stop_serving: CancellationToken,
     guard: Option<guard::Guard>,
+    run_dir: Arc<RunDir>,
 }
 
 pub fn run(settings: Settings) -> ExitCode {
@@ -144,6 +145,7 @@ impl Grid {
             serving,
             stop_serving,
             guard,
+            run_dir,
         })
     }
 
@@ -198,6 +200,12 @@ impl Grid {
     async fn stop(self) -> anyhow::Result<()> {
         self.phase.send_replace(Phase::Closing);
         self.worker.stop(EndReason::WorkerDrained, CLEAN_UP).await;
+        if tokio::time::timeout(CLEAN_UP, nothing_is_left(&self.run_dir))
+            .await
+            .is_err()
+        {
+            tracing::error!(directories = ?self.run_dir.session_ids(), "browsers were still there after the stop");
+        }
         self.stop_serving.cancel();
         self.service.stop(CLEAN_UP).await;
         if tokio::time::timeout(CLEAN_UP, self.serving).await.is_err() {
@@ -207,6 +215,10 @@ impl Grid {
         self.phase.send_replace(Phase::Stopped);
         if let Some(guard) = self.guard {
             guard.dismiss().context("could not dismiss the guard")?;
+        }
+        if self.settings.run_dir.is_none() {
+            // Ours by name and empty by now; a given one is the operator's to keep.
+            let _ = std::fs::remove_dir_all(self.run_dir.path());
         }
         tracing::info!("stopped; nothing is left");
         Ok(())
@@ -240,6 +252,13 @@ fn raise_file_limit() {
     }
 }
 
+/// The process must outlive every tree it started: one that failed at the very stop is killed in the background.
+async fn nothing_is_left(run_dir: &RunDir) {
+    while !(wharf_process::live_roots().is_empty() && run_dir.session_ids().is_empty()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 fn say_swept(run_dir: &RunDir) {
     let swept = run_dir.swept();
     if !swept.killed.is_empty() {
@@ -251,7 +270,7 @@ fn say_swept(run_dir: &RunDir) {
 /// the next start.
 fn start_guard(run_dir: &std::path::Path) -> Option<guard::Guard> {
     let exe = std::env::current_exe().ok()?;
-    match guard::spawn(&exe, &["guard".as_ref(), run_dir.as_os_str()], run_dir) {
+    match guard::spawn(&exe, &["guard".as_ref()], run_dir) {
         Ok(guard) => Some(guard),
         Err(error) => {
             tracing::warn!(%error, "could not start the guard process");
@@ -324,6 +343,7 @@ fn coordinator_config(settings: &Settings) -> CoordinatorConfig {
     CoordinatorConfig {
         id: CoordinatorId::from_uuid(Uuid::now_v7()),
         queue_limit: settings.queue,
+        pool: settings.pool.clone(),
         timeouts: settings.timeouts,
         longest: settings.longest,
         starting_limit: settings.rules.starting_grace,
@@ -334,6 +354,7 @@ fn coordinator_config(settings: &Settings) -> CoordinatorConfig {
         ticket_renewal: settings.ticket_renewal,
         body_limit: settings.body_limit,
         body_timeout: settings.body_timeout,
+        allow_hosts: settings.allow_hosts.clone(),
         external_url: settings.external_url.clone(),
         trusted_proxies: settings.trusted_proxies.clone(),
     }

@@ -50,10 +50,7 @@ impl BaseUrl {
         }
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(header::HOST.as_str()).unwrap_or("127.0.0.1").to_owned();
-        let is_trusted = peer.is_some_and(|Peer(peer)| {
-            let ip = peer.ip().to_canonical();
-            config.trusted_proxies.iter().any(|net| net.contains(&ip))
-        });
+        let is_trusted = peer.is_some_and(|Peer(peer)| config.trusts(peer.ip()));
         if !is_trusted {
             return Self {
                 is_secure: false,

@@ -13,9 +13,8 @@ use http::{HeaderMap, HeaderValue, request::Parts};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 use utoipa::IntoParams;
-use wharf_core::{EndReason, ErrorCode, SessionSpec, Timeouts};
+use wharf_core::{EndReason, ErrorCode};
 use wharf_relay::{
     Side,
     handshake::{self, UpgradeRefused},
@@ -141,16 +140,10 @@ pub async fn page(
 async fn per_connection(front: &Front, request: Request) -> Result<Response, Refusal> {
     let (mut parts, _) = request.into_parts();
     let response = check(&parts)?;
+    let mut spec = front.service.config().defaults();
     // Whoever connects is attached: no connect timeout.
-    let timeouts = Timeouts {
-        connect: None,
-        ..front.service.config().timeouts
-    };
-    let spec = SessionSpec {
-        timeouts,
-        keep_alive: false,
-        ..SessionSpec::default()
-    };
+    spec.timeouts.connect = None;
+    spec.keep_alive = false;
     let handover = front
         .service
         .open(Ask {
@@ -211,11 +204,11 @@ fn log_line(headers: &mut HeaderMap) {
     headers.insert(PLAYWRIGHT_LOG, HeaderValue::from_static("wharf: session ready"));
 }
 
-/// The bare socket, so that nothing of hyper's stays in memory for the life of the session.
-fn client_side(upgraded: Upgraded) -> Option<Side<TcpStream>> {
+/// Our own socket, so that nothing of hyper's stays in memory for the life of the session.
+fn client_side(upgraded: Upgraded) -> Option<Side<ClientIo>> {
     let parts = upgraded.downcast::<TokioIo<ClientIo>>().ok()?;
     Some(Side {
-        io: parts.io.into_inner().into_stream(),
+        io: parts.io.into_inner(),
         leftover: parts.read_buf,
     })
 }

@@ -12,7 +12,7 @@ use axum::{
 use http::{HeaderValue, header};
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharf_core::{ErrorCode, SessionSpec};
+use wharf_core::ErrorCode;
 use wharf_wire::rest::ErrorBody;
 
 use super::{BaseUrl, Front, cdp::NEW};
@@ -124,10 +124,7 @@ pub async fn new(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Target>, Refusal> {
     let url = decode(query.as_deref().unwrap_or("about:blank"));
-    let spec = SessionSpec {
-        timeouts: front.service.config().timeouts,
-        ..SessionSpec::default()
-    };
+    let spec = front.service.config().defaults();
     let handover = front
         .service
         .open(Ask {

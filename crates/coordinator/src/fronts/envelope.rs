@@ -17,7 +17,7 @@ use wharf_core::{ErrorCode, RequestId};
 use wharf_wire::rest::{ErrorBody, ErrorDetail};
 
 use super::Front;
-use crate::{Refusal, metrics::CodeLabel};
+use crate::{CoordinatorConfig, Refusal, metrics::CodeLabel, server::Peer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
@@ -41,7 +41,9 @@ pub(super) async fn wrap(State(front): State<Front>, request: Request, next: Nex
     let span = tracing::info_span!("request", request_id = %id);
     let started = tokio::time::Instant::now();
     let answer = async {
-        match foreign_origin(&method, is_upgrade, request.headers()) {
+        let refused = foreign_host(front.service.config(), &request)
+            .or_else(|| foreign_origin(&method, is_upgrade, request.headers()));
+        match refused {
             Some(refusal) => refusal.into_response(),
             None => next.run(request).await,
         }
@@ -68,8 +70,39 @@ pub(super) async fn wrap(State(front): State<Front>, request: Request, next: Nex
     response
 }
 
-/// A page in somebody's browser may not drive the grid (DNS rebinding, drive-by requests): whoever sends an Origin
-/// must be the grid's own.
+/// A name that somebody else's DNS points at us makes their pages "same origin" (DNS rebinding), so a name must be one
+/// that we know. Addresses cannot be rebound. Proxies that are trusted vouch for their own.
+fn foreign_host(config: &CoordinatorConfig, request: &Request) -> Option<Refusal> {
+    let host = request.headers().get(header::HOST)?.to_str().unwrap_or("?");
+    let name = host.rsplit_once(':').map_or(host, |(name, port)| {
+        if port.bytes().all(|b| b.is_ascii_digit()) {
+            name
+        } else {
+            host
+        }
+    });
+    let bare = name.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    let external = config.external_url.as_deref().and_then(|url| url.split_once("://"));
+    let is_external = external.is_some_and(|(_, rest)| {
+        let authority = rest.split('/').next().unwrap_or("");
+        authority
+            .split(':')
+            .next()
+            .is_some_and(|own| own.eq_ignore_ascii_case(&bare))
+    });
+    let is_known = bare.parse::<std::net::IpAddr>().is_ok()
+        || bare == "localhost"
+        || bare.ends_with(".localhost")
+        || is_external
+        || config.allow_hosts.iter().any(|own| own.eq_ignore_ascii_case(&bare))
+        || request
+            .extensions()
+            .get::<Peer>()
+            .is_some_and(|peer| config.trusts(peer.0.ip()));
+    (!is_known).then(|| Refusal::new(ErrorCode::HostRefused, format!("this grid is not called `{name}`")))
+}
+
+/// A page in somebody's browser may not drive the grid: whoever sends an Origin must be the grid's own.
 fn foreign_origin(method: &Method, is_upgrade: bool, headers: &HeaderMap) -> Option<Refusal> {
     let changes_something = is_upgrade || !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     let origin = headers.get(header::ORIGIN)?.to_str().unwrap_or("?");
@@ -165,6 +198,41 @@ pub(super) async fn no_method(request: Request) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn host_refused_for(host: &'static str) -> bool {
+        let config = CoordinatorConfig {
+            external_url: Some("https://grid.example:8443/wharf".to_owned()),
+            allow_hosts: vec!["wharf.internal".to_owned()],
+            ..crate::config::tests::config()
+        };
+        let request = Request::builder()
+            .header(header::HOST, host)
+            .body(Body::empty())
+            .unwrap();
+        foreign_host(&config, &request).is_some()
+    }
+
+    #[test]
+    fn rebound_names_are_refused_and_known_ones_are_not() {
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:1",
+        ] {
+            assert!(host_refused_for(host), "{host}");
+        }
+        for host in [
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "localhost:8080",
+            "grid.example",
+            "WHARF.internal:80",
+            "10.0.0.7",
+        ] {
+            assert!(!host_refused_for(host), "{host}");
+        }
+    }
 
     fn refused_for(method: Method, is_upgrade: bool, origin: &str) -> bool {
         let mut headers = HeaderMap::new();

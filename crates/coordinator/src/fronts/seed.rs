@@ -10,7 +10,7 @@ use axum::{
     response::Response,
 };
 use http::{HeaderMap, StatusCode};
-use wharf_core::{EndReason, SessionSpec, SessionState, SessionStatus, Timeouts};
+use wharf_core::{ErrorCode, SessionId, SessionState, SessionStatus};
 use wharf_store::{SessionQuery, SessionRecord};
 use wharf_wire::rest::{Connect, ErrorBody, SeedSession};
 
@@ -40,18 +40,9 @@ pub async fn create(
 ) -> Result<Response, Refusal> {
     let config = sessions::config(&front);
     let data: Option<serde_json::Value> = body::read(config, &headers, body).await?;
-    let timeouts = Timeouts {
-        connect: None,
-        ..config.timeouts
-    };
-    let defaults = SessionSpec {
-        timeouts,
-        ..SessionSpec::default()
-    };
-    let spec = SessionSpec {
-        data: data.unwrap_or(defaults.data.clone()),
-        ..defaults
-    };
+    let mut spec = config.defaults();
+    spec.timeouts.connect = None;
+    spec.data = data.unwrap_or(spec.data);
     let handover = front
         .service
         .open(Ask {
@@ -69,7 +60,6 @@ pub async fn create(
     params(("id" = String, Path, description = "The session")),
     responses(
         (status = 200, description = "It is there", body = SeedSession),
-        (status = 400, description = "Not an id", body = ErrorBody),
         (status = 404, description = "Unknown, or ended with the reason given", body = ErrorBody),
         (status = 503, description = "The store does not answer", body = ErrorBody)
     )
@@ -79,11 +69,7 @@ pub async fn get(
     base: BaseUrl,
     Path(id): Path<String>,
 ) -> Result<Json<SeedSession>, Refusal> {
-    // Its clients may ask for any text; an id that is not one is simply not there.
-    let Ok(id) = sessions::parse_id(&id) else {
-        let message = format!("there is no session `{}`", id.chars().take(64).collect::<String>());
-        return Err(Refusal::new(wharf_core::ErrorCode::SessionNotFound, message));
-    };
+    let id = find(&id)?;
     let record = front.service.session(id).await?;
     if let SessionState::Ended(reason) = record.state {
         return Err(Refusal::ended(record.id, reason, record.detail.as_deref()));
@@ -98,16 +84,12 @@ pub async fn get(
     params(("id" = String, Path, description = "The session")),
     responses(
         (status = 204, description = "It is over"),
-        (status = 400, description = "Not an id", body = ErrorBody),
         (status = 404, description = "Unknown", body = ErrorBody),
         (status = 503, description = "The store does not answer", body = ErrorBody)
     )
 )]
 pub async fn delete(State(front): State<Front>, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
-    front
-        .service
-        .end(sessions::parse_id(&id)?, EndReason::Released, None)
-        .await?;
+    front.service.release(find(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -131,6 +113,14 @@ pub async fn list(State(front): State<Front>, base: BaseUrl) -> Result<Json<Vec<
     };
     let records = front.service.inner().store.sessions(&query).await?;
     Ok(Json(records.iter().map(|record| shape(&base, record)).collect()))
+}
+
+/// Its clients may ask for any text; an id that is not one is simply not there.
+fn find(id: &str) -> Result<SessionId, Refusal> {
+    id.parse().map_err(|_| {
+        let message = format!("there is no session `{}`", id.chars().take(64).collect::<String>());
+        Refusal::new(ErrorCode::SessionNotFound, message)
+    })
 }
 
 fn shape(base: &BaseUrl, record: &SessionRecord) -> SeedSession {

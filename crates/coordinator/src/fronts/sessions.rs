@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
-use wharf_core::{EndReason, ErrorCode, Isolation, SessionId, SessionSpec, SessionState, SessionStatus};
+use wharf_core::{ErrorCode, Isolation, SessionId, SessionSpec, SessionState, SessionStatus};
 use wharf_store::{SessionQuery, SessionRecord};
 use wharf_wire::{
     rest::{Connect, CreateSession, ErrorBody, SessionBody, SessionList},
@@ -140,7 +140,7 @@ pub async fn get(
     )
 )]
 pub async fn delete(State(front): State<Front>, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
-    front.service.end(parse_id(&id)?, EndReason::Released, None).await?;
+    front.service.release(parse_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -255,10 +255,7 @@ fn translate(asked: ListQuery, statuses: &[SessionStatus], newest_first: bool) -
 /// The request with defaults filled in and limits applied.
 pub(super) fn specify(service: &Service, wanted: CreateSession) -> Result<SessionSpec, Refusal> {
     let config = service.config();
-    let mut spec = SessionSpec {
-        timeouts: config.timeouts,
-        ..SessionSpec::default()
-    };
+    let mut spec = config.defaults();
     if let Some(description) = wanted.description {
         if description.chars().count() > DESCRIPTION_LIMIT {
             return Err(Refusal::invalid(format!(

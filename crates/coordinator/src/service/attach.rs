@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use wharf_core::{EndReason, ErrorCode, SessionId, SessionState};
-use wharf_relay::{RelayEnd, Side, relay};
+use wharf_relay::{RelayEnd, Side, Which, relay};
 
 use super::{Service, live::LiveSession};
 use crate::{BrowserIo, DialTarget, LinkError, Refusal};
@@ -50,6 +50,9 @@ impl Service {
             Ok(Err(LinkError::NoSuchTarget(id))) => {
                 let message = format!("the session {session} has no page `{id}`");
                 return Err(Refusal::new(ErrorCode::TargetNotFound, message).about(session));
+            }
+            Ok(Err(error @ LinkError::Unreachable(_))) => {
+                return Err(Refusal::new(ErrorCode::WorkerUnreachable, error.to_string()).about(session));
             }
             Ok(Err(error)) => return Err(self.unreachable(session, &error.to_string()).await),
             Err(_) => return Err(self.unreachable(session, "it did not answer in time").await),
@@ -137,9 +140,13 @@ impl Drop for Attachment {
 /// What the end of the relay that a session lived by means for the session; `None` if it has ended already.
 fn meaning(end: Option<&RelayEnd>) -> Option<EndReason> {
     match end {
-        None | Some(RelayEnd::ClientGone | RelayEnd::ClientSilent | RelayEnd::ProtocolError { .. }) => {
-            Some(EndReason::ClientDisconnected)
-        }
+        None | Some(RelayEnd::ClientGone | RelayEnd::ClientSilent) => Some(EndReason::ClientDisconnected),
+        Some(RelayEnd::ProtocolError {
+            side: Which::Client, ..
+        }) => Some(EndReason::ClientDisconnected),
+        Some(RelayEnd::ProtocolError {
+            side: Which::Browser, ..
+        }) => Some(EndReason::BrowserCrashed),
         Some(RelayEnd::ClientClosed { .. } | RelayEnd::BrowserClosed { .. }) => Some(EndReason::Released),
         // The relay has waited for the supervisor's word; without it, this is what the socket says.
         Some(RelayEnd::BrowserGone) => Some(EndReason::BrowserCrashed),

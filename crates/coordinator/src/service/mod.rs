@@ -126,6 +126,15 @@ impl Service {
         }
     }
 
+    /// The client gives a session back, or withdraws it before it was active.
+    pub async fn release(&self, session: SessionId) -> Result<(), Refusal> {
+        let reason = match self.session(session).await?.state {
+            SessionState::Active(_) | SessionState::Ended(_) => EndReason::Released,
+            _ => EndReason::Cancelled,
+        };
+        self.end(session, reason, None).await
+    }
+
     /// Ends a session without anybody waiting for the answer; used by guards.
     pub(crate) fn end_later(&self, session: SessionId, reason: EndReason) {
         let service = self.clone();

@@ -27,14 +27,13 @@ use wharf_core::{
     BrowserKind, Clock, CoordinatorId, EndReason, Epoch, ErrorCode, Phase, PoolName, Seat, SessionId, SessionSpec,
     Timeouts, Timestamp, WorkerId,
 };
-use wharf_relay::{RelayConfig, Side};
+use wharf_relay::Side;
 use wharf_store::{invariants::violations, *};
 use wharf_store_memory::MemoryStore;
 
 use super::{Ask, Service, ServiceParts};
 use crate::{
     BrowserIo, CoordinatorConfig, CoordinatorMetrics, DialTarget, Driven, LeaseWish, LinkError, PageInfo, WorkerLink,
-    config::LongestTimeouts,
 };
 
 struct TokioClock(tokio::time::Instant);
@@ -185,7 +184,10 @@ async fn rig(slots: u32, queue_limit: u64) -> Rig {
     });
     let (phase, phases) = watch::channel(Phase::Ready);
     let service = Service::spawn(ServiceParts {
-        config: config(queue_limit),
+        config: CoordinatorConfig {
+            queue_limit,
+            ..crate::config::tests::config()
+        },
         store: store.clone(),
         link: link.clone(),
         metrics: Arc::new(CoordinatorMetrics::register(&mut Registry::default())),
@@ -196,25 +198,6 @@ async fn rig(slots: u32, queue_limit: u64) -> Rig {
         store,
         link,
         phase,
-    }
-}
-
-fn config(queue_limit: u64) -> CoordinatorConfig {
-    CoordinatorConfig {
-        id: CoordinatorId::from_uuid(Uuid::now_v7()),
-        queue_limit,
-        timeouts: Timeouts::default(),
-        longest: LongestTimeouts::default(),
-        starting_limit: Duration::from_secs(30),
-        dial_limit: Duration::from_secs(5),
-        relay: RelayConfig::default(),
-        sweep_interval: Duration::from_secs(1),
-        touch_interval: Duration::from_secs(1),
-        ticket_renewal: Duration::from_secs(3),
-        body_limit: 1 << 20,
-        body_timeout: Duration::from_secs(10),
-        external_url: None,
-        trusted_proxies: Vec::new(),
     }
 }
 

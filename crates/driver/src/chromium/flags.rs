@@ -105,11 +105,6 @@ const FLAGS: &[Flag] = &[
         "no choice page as an extra target",
     ),
     flag("--disable-breakpad", For::Both, "no crash uploads"),
-    flag(
-        "--disable-crashpad-for-testing",
-        For::Full,
-        "two handler processes fewer, which leave the process group",
-    ),
     flag("--metrics-recording-only", For::Both, "no usage reports"),
     flag("--password-store=basic", For::Full, "no wait for a desktop keyring"),
     flag(

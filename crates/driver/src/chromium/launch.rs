@@ -1,7 +1,7 @@
 //! Launching Chromium: spawn, three readiness gates, and the check at start.
 //!
 //! Its own file because the order is the contract: directory, pipes, spawn, `DevTools listening`, version on the pipe,
-//! first page. Every gate waits for an event, all of them against one deadline and the process's exit. The invariant:
+//! first page. Every gate waits for an event, each against its own limit, the process's exit and a call-off. The invariant:
 //! between the spawn and the hand-over one value, [`Process`], owns everything, so every way out cleans up.
 
 use std::{future::Future, io, path::Path, sync::Arc, time::Duration};
@@ -9,13 +9,14 @@ use std::{future::Future, io, path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use wharf_core::BrowserId;
 use wharf_process::{FdMapping, Marker, Output, Priority, SessionDir, SpawnRequest, Spawner};
 
 use crate::{
     Browser, BrowserKind, BrowserVersion, ControlError, Driver, DriverProblem, DriverReport, Endpoint, LaunchError,
-    LaunchOptions, LaunchSpec, Phase, Urgency,
+    LaunchGate, LaunchOptions, LaunchSpec, Urgency,
     cdp::Cdp,
     chromium::{
         ChromiumConfig, Sandbox,
@@ -191,6 +192,7 @@ impl Driver for ChromiumDriver {
             options: LaunchOptions::default(),
             timeout: TRIAL_TIMEOUT,
             urgency: Urgency::Waiting,
+            cancel: CancellationToken::new(),
         };
         let browser = self.launch(spec).await.map_err(|e| self.diagnose(e))?;
         let launch_time = begun.elapsed();
@@ -216,7 +218,8 @@ impl Driver for ChromiumDriver {
         let gates = Gates {
             process: &process,
             begun,
-            deadline: begun + spec.timeout,
+            limit: spec.timeout,
+            cancel: &spec.cancel,
         };
         match gates.pass().await {
             Ok((version, endpoint)) => {
@@ -242,7 +245,8 @@ impl Driver for ChromiumDriver {
 struct Gates<'a> {
     process: &'a Process,
     begun: Instant,
-    deadline: Instant,
+    limit: Duration,
+    cancel: &'a CancellationToken,
 }
 
 // === impl Gates ===
@@ -250,21 +254,17 @@ struct Gates<'a> {
 impl Gates<'_> {
     async fn pass(&self) -> Result<(BrowserVersion, Endpoint), LaunchError> {
         let endpoint = async { Ok(self.process.stderr.endpoint().await) };
-        let endpoint = self.gate(Phase::Endpoint, endpoint).await?;
-        let version = self.gate(Phase::Version, self.process.version(self.left())).await?;
-        self.gate(Phase::FirstPage, self.process.first_page(self.left()))
+        let endpoint = self.gate(LaunchGate::Endpoint, endpoint).await?;
+        let version = self.gate(LaunchGate::Version, self.process.version(self.limit)).await?;
+        self.gate(LaunchGate::FirstPage, self.process.first_page(self.limit))
             .await?;
         Ok((version, endpoint))
     }
 
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    /// One step, against the deadline and the process's exit.
+    /// One step, against its limit, the process's exit and the caller's change of mind.
     async fn gate<T>(
         &self,
-        phase: Phase,
+        phase: LaunchGate,
         step: impl Future<Output = Result<T, ControlError>>,
     ) -> Result<T, LaunchError> {
         tokio::select! {
@@ -272,8 +272,9 @@ impl Gates<'_> {
             biased;
             // Cancel-safe: a watch.
             exited = self.process.tree.exited() => Err(self.left_early(exited).await),
+            () = self.cancel.cancelled() => Err(LaunchError::Cancelled),
             // Dropping a step forgets its call.
-            done = tokio::time::timeout_at(self.deadline, step) => match done {
+            done = tokio::time::timeout(self.limit, step) => match done {
                 Ok(Ok(value)) => Ok(value),
                 Err(_) | Ok(Err(ControlError::Timeout { .. })) => Err(self.not_ready(phase)),
                 Ok(Err(source)) => Err(self.wrong(phase, source).await),
@@ -291,7 +292,7 @@ impl Gates<'_> {
         }
     }
 
-    fn not_ready(&self, phase: Phase) -> LaunchError {
+    fn not_ready(&self, phase: LaunchGate) -> LaunchError {
         LaunchError::NotReady {
             phase,
             waited: self.begun.elapsed(),
@@ -300,7 +301,7 @@ impl Gates<'_> {
     }
 
     /// A closed pipe is usually an exit that the kernel has not told us yet.
-    async fn wrong(&self, phase: Phase, source: ControlError) -> LaunchError {
+    async fn wrong(&self, phase: LaunchGate, source: ControlError) -> LaunchError {
         let soon = tokio::time::timeout(Duration::from_millis(200), self.process.tree.exited()).await;
         match (soon, source) {
             (Ok(exited), ControlError::Closed) => self.left_early(exited).await,

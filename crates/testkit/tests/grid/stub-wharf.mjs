@@ -21,7 +21,7 @@ for (let i = 0; i < Number(option('--min')); i += 1) {
   const flags = args.filter((arg) => arg.startsWith('--browser-arg=')).map((arg) => arg.slice('--browser-arg='.length));
   // The browsers of a killed wharf die with it; in a session of their own they are out of the test's process group.
   const line = ['--pdeathsig', 'KILL', '--', option('--binary'), `--user-data-dir=${home}`, '--remote-debugging-port=0', ...flags];
-  const env = { ...process.env, WHARF_RUN_DIR: runDir, TMPDIR: home };
+  const env = { ...process.env, _WHARF_OWNER_RUN_DIR: runDir, TMPDIR: home };
   browsers.push({ home, child: spawn('setpriv', line, { env, stdio: 'ignore' }) });
 }
 if (fault === 'panic') console.error("thread 'main' panicked at src/main.rs:1:1");

@@ -150,6 +150,12 @@ pub const KEYS: &[Key] = &[
         "How long sessions may go on after SIGTERM",
     ),
     key(
+        "termination_grace",
+        "60s",
+        "SPAN",
+        "When the supervisor will send SIGKILL after SIGTERM (Kubernetes, systemd); drain and clean-up must fit",
+    ),
+    key(
         "probe_interval",
         "5s",
         "SPAN",
@@ -181,6 +187,11 @@ pub const KEYS: &[Key] = &[
         "Memory (PSS) of one browser beyond which its session ends as out_of_memory; 0 for no limit",
     ),
     key("history", "24h", "SPAN", "How long records of ended sessions are kept"),
+    list(
+        "allow_host",
+        "NAME",
+        "A host name by which clients may call this grid, besides addresses, localhost and external_url's",
+    ),
     key(
         "external_url",
         "",
@@ -256,8 +267,8 @@ impl Key {
 
     /// The known name nearest to an unknown one.
     pub fn nearest(name: &str) -> Option<&'static str> {
-        let near = |key: &&Key| strsim::jaro_winkler(key.name, name);
+        let near = |key: &&Key| strsim::normalized_damerau_levenshtein(key.name, name);
         let best = KEYS.iter().max_by(|a, b| near(a).total_cmp(&near(b)))?;
-        (near(&best) > 0.75).then_some(best.name)
+        (near(&best) > 0.5).then_some(best.name)
     }
 }

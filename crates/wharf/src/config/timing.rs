@@ -1,6 +1,7 @@
 //! The cross-field timing rules (DESIGN.md §10): each has a name, and a violated one names the offending pair.
 
 use super::{Problem, Settings};
+use crate::up::CLEAN_UP;
 
 /// Every rule that does not hold.
 pub fn check(settings: &Settings) -> Vec<Problem> {
@@ -12,6 +13,13 @@ pub fn check(settings: &Settings) -> Vec<Problem> {
             format!(
                 "heartbeat_interval ({heartbeat:?}) × 3 must not exceed liveness_ttl ({:?}): two lost reports must not lose a worker",
                 settings.rules.liveness_ttl
+            ),
+        ),
+        (
+            settings.drain_timeout + CLEAN_UP < settings.termination_grace,
+            format!(
+                "drain_timeout ({:?}) and clean-up ({CLEAN_UP:?}) must end before termination_grace ({:?})",
+                settings.drain_timeout, settings.termination_grace
             ),
         ),
         (

@@ -30,7 +30,7 @@ use serve::Mode;
 pub(crate) enum Event {
     Launched {
         id: BrowserId,
-        result: Launch,
+        result: Result<Arc<dyn Browser>, LaunchError>,
         took: std::time::Duration,
     },
     Troubled {
@@ -44,14 +44,6 @@ pub(crate) enum Event {
         used: u64,
         browsers: usize,
     },
-}
-
-/// How a launch came out.
-pub(crate) enum Launch {
-    Ready(Arc<dyn Browser>),
-    Failed(LaunchError),
-    /// It was called off; its tree is dead and its directory removed.
-    Cancelled,
 }
 
 pub(crate) struct Desk {

@@ -20,7 +20,7 @@ use wharf_process::{
 };
 
 use super::{
-    Desk, Event, Kept, Launch,
+    Desk, Event, Kept,
     book::{Lease, Purpose, Waiting},
 };
 use crate::{
@@ -61,19 +61,19 @@ impl Desk {
         match event {
             Event::Launched {
                 id,
-                result: Launch::Ready(browser),
+                result: Ok(browser),
                 took,
             } => self.launched(id, browser, took),
             Event::Launched {
                 id,
-                result: Launch::Failed(error),
-                took,
-            } => self.launch_failed(id, &error, took),
-            Event::Launched {
-                id,
-                result: Launch::Cancelled,
+                result: Err(LaunchError::Cancelled),
                 ..
             } => drop(self.book.remove(id)),
+            Event::Launched {
+                id,
+                result: Err(error),
+                took,
+            } => self.launch_failed(id, &error, took),
             Event::Troubled { id, trouble } => self.troubled(id, trouble),
             Event::Gone { id } => self.gone(id),
             Event::Measured { used, browsers } => {
@@ -220,15 +220,12 @@ impl Desk {
             options,
             timeout: self.config.launch_timeout,
             urgency,
+            cancel: stop,
         };
         self.tasks.spawn(async move {
             let started = tokio::time::Instant::now();
-            let launch = driver.launch(spec);
-            let result = tokio::select! {
-                result = launch => result.map_or_else(Launch::Failed, Launch::Ready),
-                // Dropping a launch kills its tree and removes its directory.
-                () = stop.cancelled() => Launch::Cancelled,
-            };
+            // A launch that is called off returns when nothing of it is left; until then it counts as closing.
+            let result = driver.launch(spec).await;
             let _ = events
                 .send(Event::Launched {
                     id,

@@ -122,7 +122,10 @@ impl Driver for FakeDriver {
         unreachable!("the desk never checks")
     }
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Browser>, LaunchError> {
-        self.permits.acquire().await.unwrap().forget();
+        tokio::select! {
+            permit = self.permits.acquire() => permit.unwrap().forget(),
+            () = spec.cancel.cancelled() => return Err(LaunchError::Cancelled),
+        }
         if self.failures.load(Ordering::SeqCst) > 0 {
             self.failures.fetch_sub(1, Ordering::SeqCst);
             return Err(LaunchError::ExitedEarly {
