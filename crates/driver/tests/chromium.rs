@@ -179,15 +179,12 @@ async fn whole_life(engine: Engine, name: &str) {
     assert!(browser.pss_bytes().unwrap() > 20 << 20);
     let root = browser.pid();
     let before = tree_processes(root).len();
-    // The flag that keeps the crash handlers away still works: nothing of this run directory is outside the session.
-    let strays = orphans(bench.run_dir.path(), &[])
-        .into_iter()
-        .filter(|pid| process(*pid).is_some_and(|p| p.session != root));
-    assert_eq!(strays.collect::<Vec<_>>(), Vec::<u32>::new(), "{name}");
+    // Full Chromium's crash handlers leave the session (without them puppeteer cannot navigate); they still count as
+    // their browser's and go with it.
     assert_eq!(
         orphans(bench.run_dir.path(), &[root]),
         Vec::<u32>::new(),
-        "all processes stay in the tree"
+        "all processes belong to the tree"
     );
     browser.kill().await;
     assert_eq!(tree_processes(root), [], "{name}: no process of {before}, no zombie");

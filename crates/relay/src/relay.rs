@@ -297,7 +297,10 @@ where
             Stop::Broken(error) => {
                 let close = CloseFrame::new(error.close_code(), error.to_string());
                 self.browser.close_now(Some(&close), cx, now);
-                let shown = CloseFrame::new(1011, format!("browser broke the WebSocket protocol: {error}"));
+                let shown = CloseFrame::new(
+                    1011,
+                    format!("browser_crashed: it broke the WebSocket protocol: {error}"),
+                );
                 self.start_closing(
                     RelayEnd::ProtocolError {
                         side: Which::Browser,

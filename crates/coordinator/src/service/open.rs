@@ -261,6 +261,8 @@ impl Attempt {
                 }
             }
             Err(LinkError::Withdrawn) => Err(self.lookup().await),
+            // The whole grid is going; elsewhere another worker may take it.
+            Err(LinkError::Draining) if !self.service.phase().admits() => Err(Refusal::draining()),
             Err(error) => {
                 inner.link.close(self.session, seat).await;
                 self.place_again(&record, error).await
