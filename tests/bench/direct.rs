@@ -79,7 +79,7 @@ impl Recipe {
             .collect();
         let pairs = words("environ")?;
         let env = pairs.iter().filter_map(|pair| pair.split_once('='));
-        let env = env.filter(|(name, _)| !name.starts_with("WHARF_"));
+        let env = env.filter(|(name, _)| !name.contains("WHARF_"));
         Some(Self {
             program: fs::read_link(format!("/proc/{pid}/exe")).ok()?,
             args,

@@ -35,6 +35,7 @@ mod wire;
 use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     bed::Bed,
@@ -58,12 +59,28 @@ async fn main() -> ExitCode {
         print!("{}", options::HELP);
         return ExitCode::SUCCESS;
     }
-    match run(&options).await {
+    // Dropping the run ends its grids and browsers.
+    let outcome = tokio::select! {
+        outcome = run(&options) => outcome,
+        () = told_to_stop() => Err(anyhow::anyhow!("stopped by a signal")),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("wharf-bench: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// SIGINT or SIGTERM.
+async fn told_to_stop() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        },
+        Err(_) => std::future::pending().await,
     }
 }
 

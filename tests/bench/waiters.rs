@@ -25,6 +25,8 @@ const AT_ONCE: usize = 32;
 /// Between two releases of the paced half: more than a fake launch.
 const PACE: Duration = Duration::from_millis(40);
 const LIMIT: Duration = Duration::from_secs(900);
+/// A drain that takes longer is broken off: its pace is known by then.
+const LONGEST_DRAIN: Duration = Duration::from_secs(90);
 const WISHES: &str = r#"{"queue_timeout": 1200, "connect_timeout": null, "idle_timeout": null}"#;
 
 /// A served waiter.
@@ -181,9 +183,17 @@ async fn handover(bed: &mut Bed, waiters: usize) -> Result<Vec<Figure>> {
     let began = Instant::now();
     let (flat, drained) = flat_out(bed, &http, &mut served, held).await?;
     let took = began.elapsed();
+    let left = waiters + SLOTS as usize - drained - paced.len() - SLOTS as usize;
+    if left > 0 {
+        // They hang up, and the grid must forget them.
+        clients.abort_all();
+    }
     let mut errors = 0;
     while let Some(client) = clients.join_next().await {
-        errors += usize::from(!matches!(client, Ok(Ok(()))));
+        errors += usize::from(matches!(client, Ok(Err(_))));
+    }
+    while let Ok(late) = served.try_recv() {
+        http.delete(&format!("/v1/sessions/{}", late.id)).await?.expect(204)?;
     }
     bed.finish(grid).await;
     Ok(vec![
@@ -203,7 +213,10 @@ async fn handover(bed: &mut Bed, waiters: usize) -> Result<Vec<Figure>> {
             .note("includes launching the next fake browser"),
         Figure::new('g', format!("drain of {drained} waiters"), "s")
             .value(took.as_secs_f64())
-            .note(format!("{:.0}/s, {errors} errors", drained as f64 / took.as_secs_f64())),
+            .note(format!(
+                "{:.0}/s, {errors} errors, {left} still waiting when broken off",
+                drained as f64 / took.as_secs_f64()
+            )),
     ])
 }
 
@@ -224,7 +237,7 @@ async fn paced(bed: &Bed, http: &Http, served: &mut mpsc::Receiver<Served>, held
     Ok(times)
 }
 
-/// Everybody who is served leaves at once. The n-th release is paired with the n-th service after it.
+/// Everybody who is served leaves at once, for a while. The n-th release is paired with the n-th service after it.
 async fn flat_out(
     bed: &Bed,
     http: &Http,
@@ -247,7 +260,8 @@ async fn flat_out(
     for session in held {
         go(session, &mut leaving);
     }
-    while let Some(session) = served.recv().await {
+    let deadline = tokio::time::Instant::now() + LONGEST_DRAIN;
+    while let Ok(Some(session)) = tokio::time::timeout_at(deadline, served.recv()).await {
         services.push(session.at);
         if services.len() % 500 == 0 {
             bed.say(&format!("(g) {} served", services.len()));

@@ -22,8 +22,8 @@ pub trait Driver: Send + Sync + 'static {
     /// At start: finds the binary, runs it once and says what it is; the problem says what is wrong and how to mend it.
     async fn check(&self) -> Result<DriverReport, DriverProblem>;
 
-    /// Launches one browser and brings up its first page. On an error the tree is already dead and its directory
-    /// removed; dropping the future has the same effect, in the background.
+    /// Launches one browser; for the warm pool also brings up its first page. On an error the tree is already dead and its
+    /// directory removed; dropping the future has the same effect, in the background.
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Browser>, LaunchError>;
 }
 

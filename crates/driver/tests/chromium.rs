@@ -91,7 +91,7 @@ fn spec(timeout: Duration) -> LaunchSpec {
         id: BrowserId::from_uuid(Uuid::now_v7()),
         options: LaunchOptions::default(),
         timeout,
-        urgency: Urgency::Waiting,
+        urgency: Urgency::Refill,
         cancel: CancellationToken::new(),
     }
 }

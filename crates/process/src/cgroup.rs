@@ -65,6 +65,14 @@ impl Cgroups {
         Some(Self { base })
     }
 
+    /// Whether the kernel counts memory here, and so tells out-of-memory from a crash. Where it does not, a cgroup brings
+    /// little and costs much: moving a process into one takes a lock that stops every fork on the host for an RCU grace
+    /// period.
+    pub fn counts_memory(&self) -> bool {
+        fs::read_to_string(self.base.join("cgroup.subtree_control"))
+            .is_ok_and(|on| on.split_whitespace().any(|controller| controller == "memory"))
+    }
+
     /// Removes the base; fails quietly while a tree still lives in it.
     pub fn remove(&self) {
         let _left = fs::remove_dir(&self.base);

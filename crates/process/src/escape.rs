@@ -82,10 +82,10 @@ pub(crate) async fn collect(killed: &[Held], mut chld: watch::Receiver<u64>) {
     }
 }
 
-/// Reads the environment only of processes younger than the tree and in no living tree's session.
+/// Looks only at processes younger than the tree, and reads the environment only of those in no living tree's session.
 fn find(marker: &Marker, root: u32, started: u64) -> Vec<Held> {
     let roots = live_roots();
-    scan::processes()
+    scan::processes_after(root, started)
         .into_iter()
         .filter(|p| p.started >= started && p.group != root && p.state != ProcessState::Zombie)
         .filter(|p| p.session == root || !roots.contains(&p.session))

@@ -8,6 +8,8 @@ use std::{fs, io::Read as _, time::Duration};
 
 /// USER_HZ: fixed at 100 in the kernel's ABI for every architecture that Wharf runs on.
 const TICKS_PER_SECOND: u64 = 100;
+/// In less than this even the smallest `pid_max` (32,768) does not go all the way round unnoticed.
+const WRAP_SECONDS: u64 = 60;
 
 /// What the kernel's one-letter process states mean for us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,27 @@ pub struct ProcessInfo {
 
 /// All processes that can be seen.
 pub(crate) fn processes() -> Vec<ProcessInfo> {
+    processes_where(|_| true)
+}
+
+/// All processes that may have been started after `pid` was, at `started` ticks since boot: those with a higher number,
+/// or all of them when the numbers may have begun again since. Older ones are not even looked at.
+pub(crate) fn processes_after(pid: u32, started: u64) -> Vec<ProcessInfo> {
+    let words = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let last = words("/proc/loadavg")
+        .split_ascii_whitespace()
+        .last()
+        .and_then(|word| word.parse::<u32>().ok());
+    let seconds = words("/proc/uptime")
+        .split(['.', ' '])
+        .next()
+        .and_then(|word| word.parse::<u64>().ok());
+    let age = seconds.map(|seconds| seconds.saturating_sub(started / TICKS_PER_SECOND));
+    let may_have_wrapped = last.is_none_or(|last| last < pid) || age.is_none_or(|age| age > WRAP_SECONDS);
+    processes_where(|other| may_have_wrapped || other > pid)
+}
+
+fn processes_where(wanted: impl Fn(u32) -> bool) -> Vec<ProcessInfo> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -50,6 +73,7 @@ pub(crate) fn processes() -> Vec<ProcessInfo> {
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| wanted(*pid))
         .filter_map(|pid| read_stat(pid, &mut text))
         .collect()
 }

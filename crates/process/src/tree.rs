@@ -285,12 +285,10 @@ async fn watch_tree(shared: Arc<Shared>, pidfd: OwnedFd, dir: Option<SessionDir>
             cgroup.emptied(chld.clone()).await;
             escape::collect(&members, chld).await;
         }
-        // The search runs while the kernel takes the group apart; only then is it free.
+        // After the group: every process that is looked at costs the kernel again when it dies, and the dead are not there.
         None => {
-            tokio::join!(
-                group,
-                escape::end(shared.marker.clone(), raw(shared.pid), shared.started, chld)
-            );
+            group.await;
+            escape::end(shared.marker.clone(), raw(shared.pid), shared.started, chld).await;
         }
     }
     ROOTS.lock().remove(&raw(shared.pid));

@@ -318,7 +318,7 @@ async fn open_driver(
         allow_list,
         sandbox: settings.sandbox,
         run_dir: run_dir.clone(),
-        cgroups: Cgroups::detect(),
+        cgroups: useful_cgroups(),
         env: ChromiumConfig::host_env(std::env::vars_os()),
     })?;
     let report = driver.check().await?;
@@ -326,6 +326,16 @@ async fn open_driver(
         tracing::warn!("{note}");
     }
     Ok((Arc::new(driver), report))
+}
+
+/// Groups that count memory, or none.
+fn useful_cgroups() -> Option<Cgroups> {
+    let cgroups = Cgroups::detect()?;
+    if cgroups.counts_memory() {
+        return Some(cgroups);
+    }
+    cgroups.remove();
+    None
 }
 
 fn driven(report: &DriverReport) -> Driven {

@@ -25,7 +25,7 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(super) const PLAYWRIGHT_LOG: HeaderName = HeaderName::from_static("x-playwright-debug-log");
 
 impl IntoResponse for Refusal {
-    /// Only the status and the refusal itself; [`wrap`] writes the body, because it knows the request.
+    /// Only the status and the refusal itself; `wrap` writes the body, because it knows the request.
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = status.into_response();

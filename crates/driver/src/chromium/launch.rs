@@ -191,7 +191,7 @@ impl Driver for ChromiumDriver {
             id: BrowserId::from_uuid(Uuid::now_v7()),
             options: LaunchOptions::default(),
             timeout: TRIAL_TIMEOUT,
-            urgency: Urgency::Waiting,
+            urgency: Urgency::Refill,
             cancel: CancellationToken::new(),
         };
         let browser = self.launch(spec).await.map_err(|e| self.diagnose(e))?;
@@ -219,6 +219,7 @@ impl Driver for ChromiumDriver {
             process: &process,
             begun,
             limit: spec.timeout,
+            urgency: spec.urgency,
             cancel: &spec.cancel,
         };
         match gates.pass().await {
@@ -246,6 +247,7 @@ struct Gates<'a> {
     process: &'a Process,
     begun: Instant,
     limit: Duration,
+    urgency: Urgency,
     cancel: &'a CancellationToken,
 }
 
@@ -256,8 +258,11 @@ impl Gates<'_> {
         let endpoint = async { Ok(self.process.stderr.endpoint().await) };
         let endpoint = self.gate(LaunchGate::Endpoint, endpoint).await?;
         let version = self.gate(LaunchGate::Version, self.process.version(self.limit)).await?;
-        self.gate(LaunchGate::FirstPage, self.process.first_page(self.limit))
-            .await?;
+        // Whoever waits is better served by a browser now than by a page in a moment; its renderer is on its way.
+        if self.urgency == Urgency::Refill {
+            self.gate(LaunchGate::FirstPage, self.process.first_page(self.limit))
+                .await?;
+        }
         Ok((version, endpoint))
     }
 
