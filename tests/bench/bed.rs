@@ -26,6 +26,8 @@ const MEMORY: &str = "/dev/shm";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After the pool is full again: what the browsers still do by themselves.
 const SETTLE: Duration = Duration::from_millis(150);
+/// A leak check may have much to say; the table has room for its beginning.
+const LONGEST_NOTE: usize = 240;
 
 pub struct Bed {
     pub quick: bool,
@@ -91,7 +93,8 @@ impl Bed {
     /// Ends a grid with the leak check. What it finds is reported beside the figures and does not void them.
     pub async fn finish(&mut self, grid: Grid) {
         if let Err(error) = grid.finish().await {
-            self.leftovers.push(format!("{error:#}").replace('\n', " "));
+            let text = format!("{error:#}").replace('\n', " ");
+            self.leftovers.push(text.chars().take(LONGEST_NOTE).collect());
         }
     }
 

@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::{sync::Semaphore, task::JoinSet};
-use wharf_testkit::{BrowserUnderTest, Cdp, Grid, Http};
+use wharf_testkit::{BrowserUnderTest, Cdp, Grid, Http, eventually};
 
 use crate::{
     bed::{Bed, warm},
@@ -157,13 +157,32 @@ fn inversions<T: PartialOrd>(order: &[T]) -> f64 {
 
 /// The same question to the grid's own records: in order of arrival, were they started in that order?
 async fn order_of_placement(http: &Http, clients: usize) -> Result<f64> {
-    let path = format!("/v1/sessions/history?limit={clients}&order=asc");
-    let body = http.get(&path).await?.expect(200)?;
-    let mut sessions = body["sessions"].as_array().cloned().unwrap_or_default();
-    let at = |session: &Value, name: &str| session[name].to_string();
-    sessions.sort_by_key(|session| at(session, "queued_at"));
-    let started: Vec<_> = sessions.iter().map(|session| at(session, "started_at")).collect();
+    let path = format!("/v1/sessions/history?limit={clients}");
+    // The last ones may still be ending. A short list would answer "no inversion" for want of sessions.
+    let sessions = eventually("the history of everybody", async || {
+        let body = http.get(&path).await?.expect(200)?;
+        let sessions = body["sessions"].as_array().cloned().unwrap_or_default();
+        ensure!(sessions.len() == clients, "{} of {clients} have ended", sessions.len());
+        Ok(sessions)
+    })
+    .await?;
+    let mut times = sessions
+        .iter()
+        .map(|session| Ok((instant(&session["queued_at"])?, instant(&session["started_at"])?)))
+        .collect::<Result<Vec<_>>>()?;
+    times.sort();
+    let started: Vec<_> = times.into_iter().map(|(_, started)| started).collect();
     Ok(inversions(&started))
+}
+
+/// A point in time as text that sorts: the fraction is written without trailing zeros, so it is filled up.
+fn instant(value: &Value) -> Result<String> {
+    let text = value.as_str().with_context(|| format!("not a time: {value}"))?;
+    let (whole, fraction) = text
+        .trim_end_matches('Z')
+        .split_once('.')
+        .unwrap_or((text.trim_end_matches('Z'), ""));
+    Ok(format!("{whole}.{fraction:0<9}"))
 }
 
 #[cfg(test)]
@@ -175,5 +194,13 @@ mod tests {
         assert_eq!(inversions(&[1, 2, 3]), 0.0);
         assert_eq!(inversions(&[2, 1, 3]), 1.0);
         assert_eq!(inversions(&[3, 2, 1]), 3.0);
+    }
+
+    #[test]
+    fn instants_sort_whatever_their_fraction() {
+        let at = |text: &str| instant(&Value::from(text)).unwrap();
+        assert!(at("2026-01-01T00:00:07.36Z") < at("2026-01-01T00:00:07.362Z"));
+        assert!(at("2026-01-01T00:00:07Z") < at("2026-01-01T00:00:07.1Z"));
+        assert!(instant(&Value::Null).is_err());
     }
 }

@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet};
-use wharf_testkit::{BrowserUnderTest, Grid, GridBuilder, Http};
+use wharf_testkit::{BrowserUnderTest, Grid, GridBuilder, Http, eventually};
 
 use crate::{
     bed::{Bed, queued, warm},
@@ -192,9 +192,7 @@ async fn handover(bed: &mut Bed, waiters: usize) -> Result<Vec<Figure>> {
     while let Some(client) = clients.join_next().await {
         errors += usize::from(matches!(client, Ok(Err(_))));
     }
-    while let Ok(late) = served.try_recv() {
-        http.delete(&format!("/v1/sessions/{}", late.id)).await?.expect(204)?;
-    }
+    end_all(&grid).await?;
     bed.finish(grid).await;
     Ok(vec![
         Figure::new(
@@ -218,6 +216,23 @@ async fn handover(bed: &mut Bed, waiters: usize) -> Result<Vec<Figure>> {
                 drained as f64 / took.as_secs_f64()
             )),
     ])
+}
+
+/// Ends sessions whose answer was on its way when its client hung up: delivered, as far as the grid can know, and
+/// without time-outs by our own wish.
+async fn end_all(grid: &Grid) -> Result<()> {
+    let http = grid.http();
+    eventually("no session", async || {
+        let list = http.get("/v1/sessions?limit=1000").await?.expect(200)?;
+        let sessions = list["sessions"].as_array().cloned().unwrap_or_default();
+        for session in &sessions {
+            let id = session["id"].as_str().unwrap_or_default();
+            http.delete(&format!("/v1/sessions/{id}")).await?.expect(204)?;
+        }
+        ensure!(sessions.is_empty(), "{} sessions were left", sessions.len());
+        Ok(())
+    })
+    .await
 }
 
 async fn paced(bed: &Bed, http: &Http, served: &mut mpsc::Receiver<Served>, held: &mut Vec<Served>) -> Result<Samples> {

@@ -10,11 +10,14 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getsid, pidfd_open, pidfd_send_signal, waitid,
+};
 use tokio::sync::watch;
 
 use crate::{
-    Marker, ProcessState, marker,
+    Marker, ProcessState,
+    marker::{self, Owner},
     scan::{self, ProcessInfo},
     tree::{live_roots, pause, raw},
 };
@@ -84,12 +87,20 @@ pub(crate) async fn collect(killed: &[Held], mut chld: watch::Receiver<u64>) {
 
 /// Looks only at processes younger than the tree, and reads the environment only of those in no living tree's session.
 fn find(marker: &Marker, root: u32, started: u64) -> Vec<Held> {
-    let roots = live_roots();
+    let (roots, own_session) = (live_roots(), getsid(None).map(raw).unwrap_or_default());
+    // The dying and the dead have no environment any more. An orphan among them that came to us from a session that is
+    // neither ours nor a living tree's can only have left a tree (Chromium's crash handlers end by themselves when
+    // their browser does), and nobody else will reap it.
+    let is_adopted = |p: &ProcessInfo| p.is_exiting && p.parent == raw(getpid()) && p.session != own_session;
     scan::processes_after(root, started)
         .into_iter()
-        .filter(|p| p.started >= started && p.group != root && p.state != ProcessState::Zombie)
+        .filter(|p| p.started >= started && p.group != root && p.pid != root && !roots.contains(&p.pid))
         .filter(|p| p.session == root || !roots.contains(&p.session))
-        .filter(|p| marker::browser_of(p.pid, &marker.run_dir).as_deref() == Some(marker.browser.as_bytes()))
+        .filter(|p| match marker::owner(p.pid, &marker.run_dir) {
+            Owner::Browser(browser) => browser == marker.browser.as_bytes(),
+            Owner::Unreadable => is_adopted(p),
+            Owner::Other => false,
+        })
         .filter_map(Held::pin)
         .collect()
 }

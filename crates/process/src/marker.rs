@@ -135,9 +135,30 @@ fn carries(pid: u32, run_dir: &Path) -> bool {
     browser_of(pid, run_dir).is_some() || is_helper(pid, run_dir)
 }
 
+/// Whose a process is, by its environment.
+pub(crate) enum Owner {
+    /// This browser of the run directory in question.
+    Browser(Vec<u8>),
+    /// It is dying or dead, or not ours to read: the environment does not tell.
+    Unreadable,
+    /// Somebody else's.
+    Other,
+}
+
+/// Whose a process is, as far as its environment tells.
+pub(crate) fn owner(pid: u32, run_dir: &Path) -> Owner {
+    match read(pid, "environ") {
+        Some(environ) if !environ.is_empty() => browser_in(&environ, pid, run_dir).map_or(Owner::Other, Owner::Browser),
+        _ => Owner::Unreadable,
+    }
+}
+
 /// The browser id in the environment of a process that carries this run directory.
 pub(crate) fn browser_of(pid: u32, run_dir: &Path) -> Option<Vec<u8>> {
-    let environ = read(pid, "environ")?;
+    browser_in(&read(pid, "environ")?, pid, run_dir)
+}
+
+fn browser_in(environ: &[u8], pid: u32, run_dir: &Path) -> Option<Vec<u8>> {
     let value = |name: &str| {
         environ
             .split(|byte| *byte == 0)

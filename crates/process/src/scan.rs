@@ -11,6 +11,9 @@ const TICKS_PER_SECOND: u64 = 100;
 /// In less than this even the smallest `pid_max` (32,768) does not go all the way round unnoticed.
 const WRAP_SECONDS: u64 = 60;
 
+/// From the kernel's sched.h; proc(5) shows the flags and points there.
+const PF_EXITING: u64 = 0x4;
+
 /// What the kernel's one-letter process states mean for us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
@@ -37,6 +40,8 @@ pub struct ProcessInfo {
     pub session: u32,
     /// What it is doing.
     pub state: ProcessState,
+    /// On its way out: a zombie, or about to be one.
+    pub is_exiting: bool,
     /// Start time in ticks since boot: with the pid, a name that is never reused.
     pub started: u64,
     /// User and system time of this process.
@@ -130,6 +135,7 @@ fn parse_stat(pid: u32, text: &str) -> Option<ProcessInfo> {
         group: id(2)?,
         session: id(3)?,
         state,
+        is_exiting: state == ProcessState::Zombie || number(6)? & PF_EXITING != 0,
         started: number(19)?,
         cpu: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND),
     })
