@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{RunDirError, SweepReport, run_dir, sweep_leftovers};
+use crate::{RunDirError, SweepReport, run_dir};
 
 /// Written on a clean shutdown: nothing to do, leave.
 const DISMISS: u8 = b'q';
@@ -82,9 +82,7 @@ pub fn run(run_dir: &Path) -> io::Result<Option<SweepReport>> {
     let Some(_lock) = lock_after(&run_dir, &wharf) else {
         return Ok(None);
     };
-    let report = sweep_leftovers(&run_dir);
-    run_dir::remove_sessions(&run_dir)?;
-    Ok(Some(report))
+    run_dir::clean_up(&run_dir).map(Some)
 }
 
 /// Takes the lock over from the dead Wharf. The kernel closes a dying process's descriptors one by one, so the end of

@@ -77,9 +77,8 @@ impl RunDir {
         let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).map_err(failed("make private", &path))?;
         let lock = lock(&path, "wharf", GUARD_PATIENCE)?;
-        let swept = sweep_leftovers(&path);
         let browsers = path.join("browsers");
-        remove_sessions(&path).map_err(failed("empty", &browsers))?;
+        let swept = clean_up(&path).map_err(failed("empty", &browsers))?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -183,12 +182,23 @@ pub(crate) fn lock_holder(run_dir: &Path) -> String {
     fs::read_to_string(run_dir.join("lock")).unwrap_or_default()
 }
 
-/// Removes every browser directory; only for the holder of the lock, when no process uses them.
-pub(crate) fn remove_sessions(run_dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(run_dir.join("browsers")) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
+/// Ends every process of a past life and removes every browser directory; only for the holder of the lock. A process
+/// that was being forked when its Wharf died may carry the marker, and write, a moment after the first look: a directory
+/// that fills again means that there is more to end.
+pub(crate) fn clean_up(run_dir: &Path) -> io::Result<SweepReport> {
+    let mut report = SweepReport::default();
+    for attempt in 1..=REMOVE_ATTEMPTS {
+        let SweepReport { killed, survivors } = sweep_leftovers(run_dir);
+        report.killed.extend(killed);
+        report.survivors = survivors;
+        match fs::remove_dir_all(run_dir.join("browsers")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !run_dir.join("browsers").exists() => return Ok(report),
+            Err(e) if attempt == REMOVE_ATTEMPTS => return Err(e),
+            Err(_) => thread::sleep(Duration::from_millis(u64::from(attempt.min(20)))),
+            Ok(()) => return Ok(report),
+        }
     }
+    Ok(report)
 }
 
 // === impl SessionDir ===
