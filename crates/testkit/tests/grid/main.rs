@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use wharf_testkit::{Grid, GridBuilder, eventually, processes};
 
@@ -102,7 +102,12 @@ async fn grid_leak_check_sees_an_orphan() {
     let dir = tempfile::tempdir().unwrap();
     let grid = grid(&dir, "").min(1).fault("leak_child").fault("crash_after:300ms");
     let grid = grid.patience(Duration::from_secs(2)).start().await.unwrap();
-    let orphan = browsers_are(&grid, 1).await.unwrap()[0];
+    // Not "one process is left": before the browser has forked its child there is also only one.
+    let orphan = eventually("the leaked child to be an orphan", async || {
+        let found = processes::orphans(grid.run_dir(), grid.pid());
+        found.first().copied().context("none yet")
+    });
+    let orphan = orphan.await.unwrap();
     let error = grid.leak_check().await.unwrap_err();
     assert!(
         format!("{error:#}").contains(&format!("orphan {orphan}: ")),
