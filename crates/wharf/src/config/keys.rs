@@ -141,7 +141,7 @@ pub const KEYS: &[Key] = &[
         "launch_timeout",
         "6s",
         "SPAN",
-        "Limit of one browser launch, until its first page answers",
+        "Limit of each readiness gate of a browser launch (endpoint, version, first page)",
     ),
     key(
         "drain_timeout",
