@@ -10,9 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getsid, pidfd_open, pidfd_send_signal, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal, waitid};
 use tokio::sync::watch;
 
 use crate::{
@@ -87,7 +85,7 @@ pub(crate) async fn collect(killed: &[Held], mut chld: watch::Receiver<u64>) {
 
 /// Looks only at processes younger than the tree, and reads the environment only of those in no living tree's session.
 fn find(marker: &Marker, root: u32, started: u64) -> Vec<Held> {
-    let (roots, own_session) = (live_roots(), getsid(None).map(raw).unwrap_or_default());
+    let (roots, own_session) = (live_roots(), scan::own().map(|own| own.session).unwrap_or_default());
     // The dying and the dead have no environment any more. An orphan among them that came to us from a session that is
     // neither ours nor a living tree's can only have left a tree (Chromium's crash handlers end by themselves when
     // their browser does), and nobody else will reap it.
@@ -96,9 +94,9 @@ fn find(marker: &Marker, root: u32, started: u64) -> Vec<Held> {
         .into_iter()
         .filter(|p| p.started >= started && p.group != root && p.pid != root && !roots.contains(&p.pid))
         .filter(|p| p.session == root || !roots.contains(&p.session))
-        .filter(|p| match marker::owner(p.pid, &marker.run_dir) {
+        .filter(|p| match marker::owner(p, &marker.run_dir) {
             Owner::Browser(browser) => browser == marker.browser.as_bytes(),
-            Owner::Unreadable => is_adopted(p),
+            Owner::Empty | Owner::Unreadable => is_adopted(p),
             Owner::Other => false,
         })
         .filter_map(Held::pin)

@@ -15,12 +15,13 @@ use std::{
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{getpid, getsid},
+    process::getpid,
 };
 
 use crate::{
@@ -39,6 +40,10 @@ pub const BROWSER_ENV: &str = "_WHARF_OWNER_BROWSER";
 const SWEEP_LIMIT: Duration = Duration::from_secs(10);
 /// An environment is at most this long for us; the marker is written first to last by `execve`, ours are small.
 const ENVIRON_LIMIT: u64 = 256 * 1024;
+
+/// How often, and how far apart, a process without an environment is asked again: an `execve` takes a millisecond.
+const EXEC_LOOKS: u32 = 25;
+const EXEC_PAUSE: Duration = Duration::from_millis(2);
 
 /// Whose process it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,11 +110,11 @@ fn find_orphans(run_dir: &Path, known: &[u32]) -> Vec<ProcessInfo> {
 }
 
 fn marked(all: &[ProcessInfo], run_dir: &Path) -> Vec<ProcessInfo> {
-    let own_session = getsid(None).map(raw).unwrap_or_default();
+    let own_session = scan::own().map(|own| own.session).unwrap_or_default();
     let own = raw(getpid());
     let eligible =
         |p: &&ProcessInfo| p.pid > 1 && p.pid != own && p.session != own_session && p.state != ProcessState::Zombie;
-    let carriers = all.iter().filter(eligible).filter(|p| carries(p.pid, run_dir));
+    let carriers = all.iter().filter(eligible).filter(|p| carries(p, run_dir));
     // Session 0 is the kernel's and of processes in other pid namespaces: it groups nothing.
     let sessions: BTreeSet<u32> = carriers.map(|p| p.session).filter(|session| *session > 1).collect();
     all.iter()
@@ -131,25 +136,42 @@ fn descends(mut pid: u32, from: u32, parents: &BTreeMap<u32, u32>) -> bool {
     false
 }
 
-fn carries(pid: u32, run_dir: &Path) -> bool {
-    browser_of(pid, run_dir).is_some() || is_helper(pid, run_dir)
+fn carries(process: &ProcessInfo, run_dir: &Path) -> bool {
+    matches!(owner(process, run_dir), Owner::Browser(_)) || is_helper(process.pid, run_dir)
 }
 
 /// Whose a process is, by its environment.
 pub(crate) enum Owner {
     /// This browser of the run directory in question.
     Browser(Vec<u8>),
-    /// It is dying or dead, or not ours to read: the environment does not tell.
+    /// It has no environment: it is dying or dead, or in the middle of an `execve`.
+    Empty,
+    /// Not ours to read: the environment does not tell.
     Unreadable,
     /// Somebody else's.
     Other,
 }
 
-/// Whose a process is, as far as its environment tells.
-pub(crate) fn owner(pid: u32, run_dir: &Path) -> Owner {
+/// Whose a process is, as far as its environment tells. One in the middle of `execve` has none for a moment: it is asked
+/// again, or it would get away.
+pub(crate) fn owner(process: &ProcessInfo, run_dir: &Path) -> Owner {
+    for _ in 0..EXEC_LOOKS {
+        let owner = owner_now(process.pid, run_dir);
+        // Threads of the kernel (session 0) never have one.
+        let may_be_in_exec = matches!(owner, Owner::Empty) && process.session > 0;
+        if !may_be_in_exec || scan::process(process.pid).is_none_or(|now| now.is_exiting) {
+            return owner;
+        }
+        thread::sleep(EXEC_PAUSE);
+    }
+    Owner::Empty
+}
+
+fn owner_now(pid: u32, run_dir: &Path) -> Owner {
     match read(pid, "environ") {
-        Some(environ) if !environ.is_empty() => browser_in(&environ, pid, run_dir).map_or(Owner::Other, Owner::Browser),
-        _ => Owner::Unreadable,
+        Some(environ) if environ.is_empty() => Owner::Empty,
+        Some(environ) => browser_in(&environ, pid, run_dir).map_or(Owner::Other, Owner::Browser),
+        None => Owner::Unreadable,
     }
 }
 

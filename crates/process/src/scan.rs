@@ -88,6 +88,12 @@ pub fn process(pid: u32) -> Option<ProcessInfo> {
     read_stat(pid, &mut Vec::with_capacity(512))
 }
 
+/// The caller itself. From /proc and not from `getsid` and `getpgrp`: in a container entered from outside, session and
+/// group have no number there (0), which rustix takes for a broken promise.
+pub(crate) fn own() -> Option<ProcessInfo> {
+    process(std::process::id())
+}
+
 /// The processes of the tree whose main process is (or was) `root`.
 pub fn tree_processes(root: u32) -> Vec<ProcessInfo> {
     processes()

@@ -19,7 +19,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpgrp, getpid, waitid},
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, waitid},
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -391,7 +391,8 @@ pub(crate) async fn pause(chld: &mut watch::Receiver<u64>, tick: &mut Duration) 
 
 /// SIGKILL to a group of ours. Never to "every process" (-1), init's or our own.
 pub(crate) fn kill_group(group: Pid) {
-    if !group.is_init() && group != getpgrp() && group != getpid() {
+    let own = scan::own().map(|own| own.group).unwrap_or_default();
+    if !group.is_init() && raw(group) != own && group != getpid() {
         let _gone = rustix::process::kill_process_group(group, Signal::KILL);
     }
 }

@@ -389,6 +389,37 @@ fn role_sweeper() {
     }
 }
 
+#[test]
+fn session_without_a_number_is_no_obstacle() {
+    // As in a container entered from outside (`docker exec`, a CI's sandbox): our session and group are 0 there.
+    let inside = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", program]);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        command
+    };
+    if !inside("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: this host lets us make no pid namespace");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut wharf = inside(std::env::current_exe().unwrap().to_str().unwrap());
+    wharf
+        .args(["--ignored", "--exact", "--nocapture", "role_wharf"])
+        .arg(dir.path());
+    let mut wharf = wharf.spawn().unwrap();
+    assert_eq!(
+        pids_told(&mut wharf, 3).len(),
+        3,
+        "a tree, its daemon and the guard are up"
+    );
+    wharf.kill().unwrap();
+    wharf.wait().unwrap();
+}
+
 #[tokio::test]
 async fn cgroup_kill_takes_a_daemon_along() {
     let Some(cgroups) = Cgroups::detect() else {
