@@ -19,6 +19,8 @@ pub enum BrowserKind {
     Chromium,
     /// Firefox. No driver serves it yet; it is here so that stores and queues are tested with two classes.
     Firefox,
+    /// Any program that serves one session over HTTP (seed 000's worker contract).
+    Command,
 }
 
 /// How far a session's browser is its own.
@@ -82,20 +84,21 @@ pub struct PriorityOutOfRange(i64);
 
 /// A text that names no kind of browser.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a kind of browser; expected one of: chromium, firefox")]
+#[error("`{0}` is not a kind of browser; expected one of: chromium, firefox, command")]
 pub struct UnknownBrowser(String);
 
 // === impl BrowserKind ===
 
 impl BrowserKind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::Chromium, Self::Firefox];
+    pub const ALL: [Self; 3] = [Self::Chromium, Self::Firefox, Self::Command];
 
     /// The one spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chromium => "chromium",
             Self::Firefox => "firefox",
+            Self::Command => "command",
         }
     }
 }

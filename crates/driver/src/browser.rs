@@ -66,6 +66,53 @@ pub trait Browser: Send + Sync + 'static {
 
     /// A session uses it now: normal priority.
     fn promote(&self);
+
+    /// The part of it that wants to be told of its session; browsers that are driven over a WebSocket have none.
+    fn program(&self) -> Option<&dyn Program> {
+        None
+    }
+}
+
+/// A browser that is told of its session over HTTP and answers for it: the driver `command`.
+#[async_trait]
+pub trait Program: Send + Sync {
+    /// `POST /sessions` with the client's data. The answer is the program's own, an object.
+    async fn begin(&self, data: &serde_json::Value, limit: Duration) -> Result<serde_json::Value, CallFailed>;
+
+    /// `GET /sessions/<the program's own id>`.
+    async fn look(&self, limit: Duration) -> Result<serde_json::Value, CallFailed>;
+
+    /// `DELETE /sessions/<the program's own id>`: the session is over, whatever the answer.
+    async fn finish(&self, limit: Duration) -> Result<(), CallFailed>;
+}
+
+/// A program did not answer as it should.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallFailed {
+    /// It took too long.
+    #[error("the program did not answer {call} within {limit:?}")]
+    TimedOut {
+        /// Method and path.
+        call: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// It could not be reached, or hung up.
+    #[error("the program could not be asked {call}: {cause}")]
+    Unreachable {
+        /// Method and path.
+        call: String,
+        /// The cause, in the transport's words.
+        cause: String,
+    },
+    /// It answered something else.
+    #[error("the program answered {call} with {answer}")]
+    Refused {
+        /// Method and path.
+        call: String,
+        /// Status, or what was wrong with the body.
+        answer: String,
+    },
 }
 
 /// What to launch.

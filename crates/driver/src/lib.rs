@@ -13,8 +13,8 @@ mod options;
 mod stderr;
 
 pub use browser::{
-    Browser, BrowserVersion, Driver, DriverProblem, DriverReport, Endpoint, Exit, LaunchError, LaunchGate, LaunchSpec,
-    PageTarget, ProbeFailed, Urgency,
+    Browser, BrowserVersion, CallFailed, Driver, DriverProblem, DriverReport, Endpoint, Exit, LaunchError, LaunchGate,
+    LaunchSpec, PageTarget, ProbeFailed, Program, Urgency,
 };
 pub use cdp::ControlError;
 pub use chromium::{ChromiumConfig, ChromiumDriver, Engine, Sandbox};
