@@ -82,6 +82,10 @@ codes! {
     InvalidId = "invalid_id", 400, Caller, No, "Use the id exactly as it was given out.";
     /// A launch option that is not allowed.
     OptionRefused = "option_refused", 400, Caller, No, "Remove the option, or have the operator add it to the allow-list.";
+    /// No key was shown, or it is unknown or revoked.
+    Unauthorized = "unauthorized", 401, Caller, No, "Send a key as `Authorization: Bearer …`, as a Basic password or as `?token=`; `wharf key create` makes one.";
+    /// The key may not do this.
+    Forbidden = "forbidden", 403, Caller, No, "Use an admin key; `wharf key create --admin` makes one.";
     /// A foreign page tried to drive the grid.
     OriginRefused = "origin_refused", 403, Caller, No, "Call from a program or from the grid's own origin.";
     /// A name that is not ours (DNS rebinding).
@@ -96,12 +100,20 @@ codes! {
     RouteNotFound = "route_not_found", 404, Caller, No, "See /openapi.json for what there is.";
     /// No worker serves such a pool or browser.
     PoolNotFound = "pool_not_found", 404, Caller, No, "Use a pool and a browser that a worker offers.";
+    /// No such key.
+    KeyNotFound = "key_not_found", 404, Caller, No, "List the keys with `wharf key list`.";
+    /// Nobody holds such a lock.
+    LockNotFound = "lock_not_found", 404, Caller, No, "List the locks with `wharf lock list`; it may have been released or have expired.";
     /// The path exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405, Caller, No, "Use a method named in the Allow header.";
     /// The session is not yet active.
     SessionNotActive = "session_not_active", 409, Caller, After, "Wait until the session's status is `active`.";
     /// The key was used for another request.
     IdempotencyKeyReused = "idempotency_key_reused", 409, Caller, No, "Use a new idempotency key for a different request.";
+    /// A lock covers this work, or is held by somebody else.
+    LockHeld = "lock_held", 409, Caller, After, "Wait until the holder releases it or it expires; an operator can force it with `wharf lock force-unlock`.";
+    /// What runs did not end in time, so the lock was given back.
+    LockNotDrained = "lock_not_drained", 409, Caller, After, "Wait longer with `drain`, or end what runs first; `/v1/pool` lists it.";
     /// Too large.
     BodyTooLarge = "body_too_large", 413, Caller, No, "Send less; `data` is meant for labels, not for files.";
     /// The body is not JSON by its content type.
@@ -110,10 +122,14 @@ codes! {
     UpgradeRequired = "upgrade_required", 426, Caller, No, "Connect with a WebSocket client, version 13.";
     /// The client was too slow to send its request.
     RequestTimeout = "request_timeout", 408, Caller, After, "Send the whole request without pauses.";
+    /// The key holds as many sessions as it may.
+    QuotaReached = "quota_reached", 429, Caller, After, "End one of the key's sessions, or have the operator raise its `max_sessions`.";
     /// Too many wait already.
     QueueFull = "queue_full", 503, Capacity, After, "Try again after Retry-After, or raise `queue` or `max`.";
     /// The queue deadline passed.
     QueueTimeout = "queue_timeout", 503, Capacity, After, "Try again after Retry-After, wait longer with `queue_timeout`, or raise `max`.";
+    /// An operator emptied the queue.
+    QueueCleared = "queue_cleared", 503, Capacity, After, "An operator cleared the queue; ask again when they say so.";
     /// Shutting down.
     Draining = "draining", 503, Capacity, After, "Try again after Retry-After; the grid is shutting down.";
     /// All launches failed.

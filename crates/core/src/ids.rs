@@ -104,6 +104,16 @@ id!(
     "crd"
 );
 id!(
+    /// One API key. The name of it, not its secret.
+    KeyId,
+    "key"
+);
+id!(
+    /// One taking of a lock: whoever shows it may renew and release it.
+    LockToken,
+    "lck"
+);
+id!(
     /// One request, for logs and error bodies.
     RequestId,
     "req"
@@ -168,6 +178,12 @@ name!(
     /// What a session is for (`test_run`, `agent`, `scrape`, …), for limits and statistics.
     Operation,
     "session"
+);
+
+name!(
+    /// What an exclusive lock is called.
+    LockName,
+    "exclusive"
 );
 
 #[cfg(test)]

@@ -7,9 +7,11 @@
 //! - [`session`]: the life of a session; deadlines.
 //! - [`worker`]: states of workers and browsers.
 //! - [`queue`]: admission, order, estimates.
+//! - [`hold`]: limits and locks, which hold sessions back although a slot is free.
 //! - [`placement`]: choosing a worker.
 //! - [`warm`]: how many browsers to launch and keep.
 //! - [`breaker`]: back-off and circuit breaker.
+//! - [`key`]: API keys as clients show them.
 //! - [`phase`]: from start to stop.
 //! - [`reason`]: why sessions end, and how clients are told.
 //! - [`error`]: the errors the world sees.
@@ -18,7 +20,9 @@
 
 pub mod breaker;
 pub mod error;
+pub mod hold;
 pub mod ids;
+pub mod key;
 pub mod phase;
 pub mod placement;
 pub mod queue;
@@ -30,7 +34,9 @@ pub mod warm;
 pub mod worker;
 
 pub use error::{ErrorCode, ErrorSource, Retry};
+pub use hold::{Block, Cover, LimitScope};
 pub use ids::*;
+pub use key::KeyToken;
 pub use phase::Phase;
 pub use reason::EndReason;
 pub use session::{Epoch, Seat, SessionState, SessionStatus};

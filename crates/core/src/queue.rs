@@ -1,19 +1,22 @@
 //! The queue: who is next, what place a waiter has, how long it may take (DESIGN.md §3, I1-I3).
 //!
 //! Its own file because order is the promise users notice first. The rule: within (pool, class) the highest priority
-//! first, then the order of arrival; a head that no worker can serve blocks only its own class.
+//! first, then the order of arrival; a head that no worker can serve blocks only its own class, and one that a limit or
+//! a lock holds back only those whom the same one holds back.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{BrowserKind, Priority, SessionId};
+use crate::{Block, BrowserKind, Operation, Priority, SessionId};
 
 /// A waiting session as dispatch sees it. Ordered as it is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiter {
     /// Who waits.
     pub session: SessionId,
     /// For what.
     pub class: BrowserKind,
+    /// What for.
+    pub operation: Operation,
     /// Higher first.
     pub priority: Priority,
     /// The order of arrival, given out by the store; kept when a placement fails.
@@ -43,26 +46,32 @@ pub const fn admit(waiting: u64, limit: u64) -> Admission {
     }
 }
 
-/// The waiters to be placed, in order, given a function that reserves a slot (or says that no worker can take this
-/// waiter now). A class that could not be served is not asked again in this round: its later waiters may not overtake.
+/// The waiters of one pool to be placed, in order, given a function that reserves a slot, or says how far those behind
+/// are held back, too. A class or operation that could not be served is not asked again in this round: its later waiters
+/// may not overtake.
 pub fn dispatch<P>(
     waiters: impl IntoIterator<Item = Waiter>,
-    mut reserve: impl FnMut(&Waiter) -> Option<P>,
+    mut reserve: impl FnMut(&Waiter) -> Result<P, Block>,
 ) -> Vec<(Waiter, P)> {
     let mut blocked = BTreeSet::new();
+    let mut held_back = BTreeSet::new();
     let mut placed = Vec::new();
     for waiter in waiters {
         if blocked.len() == BrowserKind::ALL.len() {
             break;
         }
-        if blocked.contains(&waiter.class) {
+        if blocked.contains(&waiter.class) || held_back.contains(&waiter.operation) {
             continue;
         }
         match reserve(&waiter) {
-            Some(place) => placed.push((waiter, place)),
-            None => {
+            Ok(place) => placed.push((waiter, place)),
+            Err(Block::Class) => {
                 blocked.insert(waiter.class);
             }
+            Err(Block::Operation) => {
+                held_back.insert(waiter.operation);
+            }
+            Err(Block::Pool) => break,
         }
     }
     placed
@@ -101,6 +110,7 @@ mod tests {
         Waiter {
             session: SessionId::from_uuid(Uuid::from_u128(u128::from(number))),
             class,
+            operation: Operation::default(),
             priority: Priority::try_from(priority).unwrap(),
             number,
         }
@@ -123,13 +133,54 @@ mod tests {
             let had = free;
             let placed = dispatch(waiters.clone(), |w| {
                 let left = if w.class == BrowserKind::Firefox { &mut free.1 } else { &mut free.0 };
-                left.checked_sub(1).map(|less| *left = less)
+                left.checked_sub(1).map(|less| *left = less).ok_or(Block::Class)
             });
             for (class, slots) in [(BrowserKind::Chromium, had.0), (BrowserKind::Firefox, had.1)] {
                 let expected: Vec<_> = waiters.iter().filter(|w| w.class == class).take(slots).collect();
                 let got: Vec<_> = placed.iter().map(|(w, ())| w).filter(|w| w.class == class).collect();
                 prop_assert_eq!(got, expected);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn held_back_operations_are_passed_by_and_nobody_else_is(
+            raw in prop::collection::vec((0usize..3, -2i64..3), 0..30),
+            mut room in prop::array::uniform3(0u64..6),
+            mut slots in 0u64..12,
+        ) {
+            let operations = ["a", "b", "c"].map(|name| name.parse::<Operation>().unwrap());
+            let mut waiters: Vec<_> = raw
+                .into_iter()
+                .enumerate()
+                .map(|(n, (operation, p))| Waiter {
+                    operation: operations[operation].clone(),
+                    ..waiter(n as u64, BrowserKind::Chromium, p)
+                })
+                .collect();
+            waiters.sort_by_key(Waiter::key);
+            let (had_room, had_slots) = (room, slots);
+            let placed = dispatch(waiters.clone(), |w| {
+                let at = operations.iter().position(|operation| *operation == w.operation).unwrap();
+                if slots == 0 { return Err(Block::Class); }
+                if room[at] == 0 { return Err(Block::Operation); }
+                room[at] -= 1;
+                slots -= 1;
+                Ok(())
+            });
+            // The plain rule: in order, everybody whose operation has room, while there are slots.
+            let mut left = had_room;
+            let expected: Vec<_> = waiters
+                .iter()
+                .filter(|w| {
+                    let at = operations.iter().position(|operation| *operation == w.operation).unwrap();
+                    left[at] > 0 && { left[at] -= 1; true }
+                })
+                .take(usize::try_from(had_slots).unwrap())
+                .collect();
+            let got: Vec<_> = placed.iter().map(|(w, ())| w).collect();
+            prop_assert_eq!(got, expected);
         }
     }
 
