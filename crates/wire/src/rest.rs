@@ -6,7 +6,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use wharf_core::{
-    BrowserKind, EndReason, ErrorCode, ErrorSource, Isolation, Operation, PoolName, Priority, Retry, SessionId,
+    BrowserKind, EndReason, ErrorCode, ErrorSource, Isolation, KeyId, Operation, PoolName, Priority, Retry, SessionId,
     SessionStatus, Timestamp, WorkerId,
 };
 
@@ -17,15 +17,14 @@ use crate::span::Span;
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
     /// Free-form data of your own, kept with the session and never read.
-    #[schema(value_type = Option<Object>)]
     pub data: Option<serde_json::Value>,
     /// What the session is for; for statistics and limits.
-    #[schema(value_type = Option<String>, example = "test_run")]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9_.-]{0,63}$", example = "test_run")]
     pub operation: Option<Operation>,
     /// A line for people, at most 1,000 characters.
     pub description: Option<String>,
     /// The pool to run in.
-    #[schema(value_type = Option<String>, example = "default")]
+    #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9_.-]{0,63}$", example = "default")]
     pub pool: Option<PoolName>,
     /// The kind of browser.
     #[schema(value_type = Option<String>, example = "chromium")]
@@ -71,7 +70,6 @@ pub struct SessionBody {
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// Your own data.
-    #[schema(value_type = Object)]
     pub data: serde_json::Value,
     /// Where to connect, while it is active.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +112,10 @@ pub struct SessionBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub worker: Option<WorkerId>,
+    /// The API key it was made with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub key: Option<KeyId>,
     /// Its place in the queue, 1 being next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
@@ -143,12 +145,17 @@ pub struct SessionBody {
     pub detail: Option<String>,
 }
 
-/// Where to connect.
+/// Where to connect: one of these, by the kind of browser.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Connect {
     /// For puppeteer, Playwright's connectOverCDP and every CDP client.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "ws://127.0.0.1:8080/devtools/browser/ses_0198c0de0198c0de0198c0de0198c0de")]
-    pub cdp: String,
+    pub cdp: Option<String>,
+    /// For sessions that a program serves (driver `command`): GET asks the program and keeps the session alive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "http://127.0.0.1:8080/sessions/ses_0198c0de0198c0de0198c0de0198c0de")]
+    pub http: Option<String>,
 }
 
 /// A page of sessions.
@@ -172,7 +179,6 @@ pub struct SeedSession {
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// The request's body.
-    #[schema(value_type = Object)]
     pub data: serde_json::Value,
     /// Where in its life it is.
     #[schema(value_type = String)]
@@ -224,6 +230,9 @@ pub struct ErrorDetail {
     /// The place in the queue that the request had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
+    /// The lock that is in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<Box<crate::pool::LockBody>>,
     /// When to try again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
