@@ -9,9 +9,11 @@
 //! - a `SIGKILL` of Wharf ends the browsers too: parent-death signal first, then the [`guard`].
 
 mod cgroup;
+mod disturb;
 mod escape;
 pub mod guard;
 mod keeper;
+mod listener;
 mod marker;
 mod run_dir;
 mod scan;
@@ -20,6 +22,8 @@ pub mod system;
 mod tree;
 
 pub use cgroup::Cgroups;
+pub use disturb::{Disturbance, disturb};
+pub use listener::Listener;
 pub use marker::{BROWSER_ENV, Marker, RUN_DIR_ENV, SweepReport, kill_orphans, orphans, sweep_leftovers};
 pub use run_dir::{RunDir, RunDirError, SessionDir};
 pub use scan::{ProcessInfo, ProcessState, process, tree_processes};

@@ -27,7 +27,9 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{Marker, Priority, SessionDir, cgroup::TreeCgroup, escape, keeper::keeper, scan, spawn, system};
+use crate::{
+    Listener, Marker, Priority, SessionDir, cgroup::TreeCgroup, escape, keeper::keeper, listener, scan, spawn, system,
+};
 
 /// The fallback look while a tree is dying; SIGCHLD normally comes first.
 const FIRST_TICK: Duration = Duration::from_millis(5);
@@ -183,6 +185,22 @@ impl Tree {
             .sum::<u64>();
         self.shared.last_pss.store(total, Ordering::Relaxed);
         (total > 0).then_some(total)
+    }
+
+    /// Who listens on a loopback port: this tree, somebody else, or nobody. Reads the kernel's tables (milliseconds), off
+    /// the async threads.
+    pub async fn listener(&self, port: u16) -> Listener {
+        let shared = Arc::clone(&self.shared);
+        let look = move || {
+            let tree = listener::Tree {
+                root: raw(shared.pid),
+                started: shared.started,
+                marker: &shared.marker,
+            };
+            listener::listener(&tree, port)
+        };
+        // A look that was lost says nothing; whoever asks asks again.
+        tokio::task::spawn_blocking(look).await.unwrap_or(Listener::Nobody)
     }
 
     /// CPU time of its living processes.
