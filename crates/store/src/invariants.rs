@@ -4,9 +4,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use wharf_core::{SessionState, WorkerState};
+use wharf_core::{LimitScope, Operation, PoolName, SessionState, WorkerState};
 
-use crate::Snapshot;
+use crate::{LimitRecord, SessionRecord, Snapshot};
 
 /// What is wrong with a snapshot, one line each; empty when all invariants hold.
 pub fn violations(snapshot: &Snapshot) -> Vec<String> {
@@ -68,11 +68,109 @@ pub fn violations(snapshot: &Snapshot) -> Vec<String> {
             ));
         }
     }
+    found.extend(limits_kept(snapshot));
+    found.extend(locks_kept(snapshot));
+    found.extend(keys_counted(snapshot));
     found.extend(waiters_served(snapshot));
     found
 }
 
-/// I2, I7: nobody waits while a slot that could serve them is free.
+/// The sessions that hold a lease.
+fn leased(snapshot: &Snapshot) -> Vec<&SessionRecord> {
+    let held: HashSet<_> = snapshot.leases.iter().map(|(session, _)| *session).collect();
+    let records = snapshot.sessions.iter();
+    records.filter(|record| held.contains(&record.id)).collect()
+}
+
+/// Whether a limit counts sessions of this pool and operation.
+fn counts(limit: &LimitRecord, pool: &PoolName, operation: &Operation) -> bool {
+    limit.pool == *pool
+        && match &limit.scope {
+            LimitScope::Pool => true,
+            LimitScope::Operation(own) => own == operation,
+        }
+}
+
+/// I1: what is above a limit was there before it. Exact: a placement leaves the count at or below the limit, and from
+/// then on it rises by placements only.
+fn limits_kept(snapshot: &Snapshot) -> Vec<String> {
+    let mut found = Vec::new();
+    let leased = leased(snapshot);
+    for limit in &snapshot.limits {
+        let counted = leased
+            .iter()
+            .filter(|record| counts(limit, &record.spec.pool, &record.spec.operation));
+        let counted: Vec<_> = counted.collect();
+        if counted.len() as u64 <= limit.max {
+            continue;
+        }
+        for record in counted {
+            if record.times.placed_at.is_some_and(|at| at > limit.set_at) {
+                let (id, scope, max) = (record.id, &limit.scope, limit.max);
+                found.push(format!(
+                    "I1: {id} was placed beyond the limit {max} of {scope} in {}",
+                    limit.pool
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// I5: nothing that a held lock covers was placed after it was taken.
+fn locks_kept(snapshot: &Snapshot) -> Vec<String> {
+    let mut found = Vec::new();
+    for lock in snapshot.locks.iter().filter(|lock| lock.until > snapshot.at) {
+        for record in leased(snapshot) {
+            let is_covered = lock.cover.covers(&record.spec.pool, &record.spec.operation);
+            if is_covered && record.times.placed_at.is_some_and(|at| at > lock.taken_at) {
+                found.push(format!("I5: {} was placed under the lock {}", record.id, lock.name));
+            }
+        }
+    }
+    found
+}
+
+/// I1: a key's count is the number of its sessions that have not ended or still hold a slot; a revoked one has no live
+/// session.
+fn keys_counted(snapshot: &Snapshot) -> Vec<String> {
+    let mut found = Vec::new();
+    let leased: HashSet<_> = snapshot.leases.iter().map(|(session, _)| *session).collect();
+    for key in &snapshot.keys {
+        let own: Vec<_> = snapshot
+            .sessions
+            .iter()
+            .filter(|record| record.owner == Some(key.id))
+            .collect();
+        let held = own
+            .iter()
+            .filter(|record| !record.state.is_ended() || leased.contains(&record.id))
+            .count() as u64;
+        if key.held != held {
+            found.push(format!("I1: {} counts {} sessions and holds {held}", key.id, key.held));
+        }
+        if key.revoked_at.is_some() && own.iter().any(|record| !record.state.is_ended()) {
+            found.push(format!("I4: {} is revoked and has a live session", key.id));
+        }
+    }
+    found
+}
+
+/// Whether something other than the want of a slot holds a waiter back. A lock that has expired counts while it is
+/// still there: time alone serves nobody, and the next step that dispatches forgets it.
+pub(crate) fn is_held_back(snapshot: &Snapshot, waiter: &SessionRecord) -> bool {
+    let (pool, operation) = (&waiter.spec.pool, &waiter.spec.operation);
+    let leased = leased(snapshot);
+    let is_full = |limit: &LimitRecord| {
+        let counted = leased
+            .iter()
+            .filter(|record| counts(limit, &record.spec.pool, &record.spec.operation));
+        counts(limit, pool, operation) && counted.count() as u64 >= limit.max
+    };
+    snapshot.locks.iter().any(|lock| lock.cover.covers(pool, operation)) || snapshot.limits.iter().any(is_full)
+}
+
+/// I2, I7: nobody waits while a slot that could serve them is free and neither limit nor lock keeps them from it.
 fn waiters_served(snapshot: &Snapshot) -> Vec<String> {
     let mut found = Vec::new();
     for waiter in snapshot
@@ -80,6 +178,9 @@ fn waiters_served(snapshot: &Snapshot) -> Vec<String> {
         .iter()
         .filter(|record| record.state == SessionState::Queued)
     {
+        if is_held_back(snapshot, waiter) {
+            continue;
+        }
         for worker in &snapshot.workers {
             let is_free = worker.state == WorkerState::Available
                 && !worker.is_circuit_open

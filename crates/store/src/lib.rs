@@ -25,9 +25,13 @@ pub mod conformance;
 pub mod invariants;
 pub mod records;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tokio::sync::broadcast;
-use wharf_core::{CoordinatorId, EndReason, Epoch, PoolName, SessionId, Timestamp, WorkerId};
+use wharf_core::{
+    CoordinatorId, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, PoolName, SessionId, Timestamp, WorkerId,
+};
 
 pub use records::*;
 
@@ -74,10 +78,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// A newcomer: placed at once if a slot is free that no waiter is owed, else queued, else rejected. A placement
     /// made here is already claimed (`starting`). With an idempotency key that is known, the session it made is
-    /// answered instead, whatever its state; likewise with a session id that is known. A key is free again when its
-    /// session's record is gone, or when its session ended before it was ever active: a client that was cut off while it
-    /// waited may ask again. Checked in this order: key, id, pool (a worker that is not `gone` serves such browsers
-    /// there), a free slot, room in the queue (the limit counts all classes of the pool).
+    /// answered instead, whatever its state; likewise with a session id that is known. Idempotency keys are each owner's
+    /// own. One is free again when its session's record is gone, or when its session ended before it was ever active: a
+    /// client that was cut off while it waited may ask again. Checked in this order: key, id, locks (I5), the owner's
+    /// quota (a revoked key has none left), pool (a worker that is not `gone` serves such browsers there), a free slot within the limits, room in the
+    /// queue (the limit counts all classes of the pool).
     async fn submit(&self, submission: Submission) -> Result<Submitted, StoreError>;
 
     /// The coordinator takes up a placement that dispatch made: `placed` becomes `starting`. `None` if the session is no
@@ -121,7 +126,14 @@ pub trait Store: Send + Sync + 'static {
     /// The coordinator is alive: extends the leases of its tickets (I3), and says how many those are.
     async fn renew_tickets(&self, coordinator: CoordinatorId) -> Result<u64, StoreError>;
 
-    /// Matches waiters with free slots, in order (I2). Idempotent; anyone may call it.
+    /// The waiters of a pool in the order in which they are served (classes, limits and locks aside), at most `limit`.
+    async fn queue(&self, pool: &PoolName, limit: u32) -> Result<Vec<SessionRecord>, StoreError>;
+
+    /// Ends all waiters that match, in one step, by id. Places nobody: who only waited kept nobody out.
+    async fn clear_queue(&self, filter: QueueFilter, reason: EndReason, detail: &str) -> Result<Freed, StoreError>;
+
+    /// Matches waiters with free slots, in order (I2). Idempotent; anyone may call it. Nobody is placed beyond a limit
+    /// (I1) or under a lock (I5); who is held back by one holds back only those behind whom the same one holds back.
     async fn dispatch(&self) -> Result<Vec<Placement>, StoreError>;
 
     /// Ends what time has ended: queue, connect, idle and maximum times; tickets whose lease lapsed (`cancelled`);
@@ -129,10 +141,62 @@ pub trait Store: Send + Sync + 'static {
     /// removes records older than `history`, once no lease is left. Idempotent, no election. Sessions whose own limits
     /// passed keep their lease until `vacate`; a placement that never became active loses it, since nobody may be left to
     /// vacate it and the worker's next report is told to end it. A session that is due twice ends by its own limit. An
-    /// engine may remove old records over several sweeps.
+    /// engine may remove old records over several sweeps. Expired locks are forgotten; they hold nobody back from the
+    /// moment they expire, sweep or not.
     async fn sweep(&self) -> Result<Freed, StoreError>;
 
+    // --- limits ---
+
+    /// Sets or (with `None`) lifts a limit, and serves the waiters that it held back in the same step (I7). A limit below
+    /// what runs ends nothing: it lets nobody in until there is room.
+    async fn set_limit(&self, pool: &PoolName, scope: LimitScope, max: Option<u64>) -> Result<Freed, StoreError>;
+
+    /// All limits, by pool and scope.
+    async fn limits(&self) -> Result<Vec<LimitRecord>, StoreError>;
+
+    // --- locks ---
+
+    /// Takes a lock that nobody holds. From this step on nothing it covers is placed (I5); what runs goes on. The same
+    /// token again is answered as the first time, without renewing it.
+    async fn acquire_lock(&self, wish: LockWish) -> Result<Locking, StoreError>;
+
+    /// Makes it last `ttl` from now.
+    async fn renew_lock(&self, name: &LockName, token: LockToken, ttl: Duration) -> Result<Renewal, StoreError>;
+
+    /// Gives it back, and serves the waiters that it held back in the same step.
+    async fn release_lock(&self, name: &LockName, token: LockToken) -> Result<Unlocking, StoreError>;
+
+    /// Takes it away from whoever holds it; `None` if nobody does.
+    async fn force_unlock(&self, name: &LockName) -> Result<Option<(LockRecord, Freed)>, StoreError>;
+
+    /// All locks that are held, by name.
+    async fn locks(&self) -> Result<Vec<LockView>, StoreError>;
+
+    // --- keys ---
+
+    /// Keeps a new key. The same id again is answered with what is there.
+    async fn create_key(&self, key: NewKey) -> Result<KeyRecord, StoreError>;
+
+    /// One key, revoked ones included.
+    async fn key(&self, key: KeyId) -> Result<Option<KeyRecord>, StoreError>;
+
+    /// All keys, by id, revoked ones included.
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
+
+    /// Revokes a key for ever; all its sessions end with `policy` (they keep their leases until `vacate`) and its locks
+    /// are released, in the same step. Idempotent; `None` if there is no such key.
+    async fn revoke_key(&self, key: KeyId) -> Result<Option<(KeyRecord, Freed)>, StoreError>;
+
+    /// Sets how many sessions a key may hold. Less than it holds ends nothing.
+    async fn set_quota(&self, key: KeyId, max_sessions: Option<u64>) -> Result<Option<KeyRecord>, StoreError>;
+
+    /// The key was used. Written at most once a minute.
+    async fn key_used(&self, key: KeyId) -> Result<(), StoreError>;
+
     // --- seeing ---
+
+    /// One pool, for `/v1/pool`.
+    async fn pool(&self, pool: &PoolName) -> Result<PoolReport, StoreError>;
 
     /// Counts for `/metrics`, `/v1/pool` and readiness.
     async fn stats(&self) -> Result<Stats, StoreError>;

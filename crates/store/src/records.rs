@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use wharf_core::{
-    BrowserKind, CoordinatorId, EndReason, Epoch, PoolName, Seat, SessionId, SessionSpec, SessionState, Timestamp,
-    WorkerId, WorkerState,
+    BrowserKind, CoordinatorId, Cover, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, Operation, PoolName,
+    Seat, SessionId, SessionSpec, SessionState, Timestamp, WorkerId, WorkerState,
     session::{Clockwork, deadline},
 };
 
@@ -64,6 +64,10 @@ pub struct Heartbeat {
     pub is_ready: bool,
     /// It takes no more.
     pub is_draining: bool,
+    /// Its browsers that are up and idle.
+    pub warm: u32,
+    /// Its launches in flight.
+    pub launching: u32,
 }
 
 /// The answer to a report.
@@ -99,6 +103,10 @@ pub struct WorkerRecord {
     pub state: WorkerState,
     /// Its launches keep failing.
     pub is_circuit_open: bool,
+    /// Its browsers that are up and idle, by its last report.
+    pub warm: u32,
+    /// Its launches in flight, by its last report.
+    pub launching: u32,
     /// Where its gateway is.
     pub address: String,
     /// When it registered.
@@ -116,7 +124,9 @@ pub struct Submission {
     pub coordinator: CoordinatorId,
     /// What it asks for.
     pub spec: SessionSpec,
-    /// A retry with the same key gets the same session.
+    /// The API key it comes with.
+    pub owner: Option<KeyId>,
+    /// A retry with the same idempotency key and the same owner gets the same session.
     pub idempotency_key: Option<String>,
     /// How many may wait in the pool.
     pub queue_limit: u64,
@@ -147,6 +157,15 @@ pub enum Submitted {
     },
     /// No worker of this pool serves such browsers, now or by waiting.
     NoSuchPool,
+    /// A lock covers it; nothing was kept. Of several, the one that lasts longest.
+    Locked(Box<LockRecord>),
+    /// Its owner holds as many sessions as it may; nothing was kept.
+    QuotaReached {
+        /// Sessions of the owner that have not ended or still hold a slot.
+        held: u64,
+        /// The quota.
+        limit: u64,
+    },
 }
 
 /// A session as the store knows it.
@@ -174,6 +193,8 @@ pub struct SessionRecord {
     pub coordinator: CoordinatorId,
     /// The worker of the present or last placement.
     pub worker: Option<WorkerId>,
+    /// The API key it came with.
+    pub owner: Option<KeyId>,
     /// The client's idempotency key.
     pub idempotency_key: Option<String>,
 }
@@ -266,6 +287,8 @@ pub struct SessionQuery {
     pub operation: Option<wharf_core::Operation>,
     /// Only those ended with this reason.
     pub reason: Option<EndReason>,
+    /// Only those of this API key.
+    pub owner: Option<KeyId>,
     /// Only what comes after this one in the order asked for.
     pub after: Option<SessionId>,
     /// Newest first.
@@ -291,6 +314,194 @@ pub struct Stats {
     pub workers: u64,
 }
 
+/// Which waiters to send away; `None` means any.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QueueFilter {
+    /// Only this pool.
+    pub pool: Option<PoolName>,
+    /// Only this operation.
+    pub operation: Option<Operation>,
+    /// Only those of this API key.
+    pub owner: Option<KeyId>,
+}
+
+/// One pool at one instant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolReport {
+    /// Sessions waiting.
+    pub queued: u64,
+    /// Sessions placed or starting.
+    pub starting: u64,
+    /// Sessions active.
+    pub active: u64,
+    /// Leases held: sessions placed, starting and active, and ended ones whose browser is still being closed.
+    pub running: u64,
+    /// Slots of workers that may take placements or hold leases (live ones).
+    pub slots: u64,
+    /// Live workers.
+    pub workers: u64,
+    /// Warm browsers of live workers.
+    pub warm: u64,
+    /// Launches in flight of live workers.
+    pub launching: u64,
+    /// By operation: every one that runs, waits or has a limit, by name.
+    pub operations: Vec<OperationReport>,
+    /// The limit of the pool.
+    pub limit: Option<u64>,
+}
+
+/// One operation of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationReport {
+    /// Which.
+    pub operation: Operation,
+    /// Leases held.
+    pub running: u64,
+    /// Sessions waiting.
+    pub queued: u64,
+    /// Its limit.
+    pub limit: Option<u64>,
+}
+
+/// A limit in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitRecord {
+    /// Where.
+    pub pool: PoolName,
+    /// Of what.
+    pub scope: LimitScope,
+    /// How many sessions may hold a slot at once.
+    pub max: u64,
+    /// When it was set; what was placed before may be more.
+    pub set_at: Timestamp,
+}
+
+/// A wish for a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockWish {
+    /// Which.
+    pub name: LockName,
+    /// Chosen by the coordinator, so that a lost answer can be asked for again.
+    pub token: LockToken,
+    /// Who wants it, for people.
+    pub holder: String,
+    /// What for.
+    pub description: String,
+    /// What it keeps out.
+    pub cover: Cover,
+    /// How long it holds without renewal.
+    pub ttl: Duration,
+    /// The API key it comes with.
+    pub owner: Option<KeyId>,
+}
+
+/// A lock that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRecord {
+    /// Which.
+    pub name: LockName,
+    /// Whoever shows this may renew and release it. Never shown to others.
+    pub token: LockToken,
+    /// Who holds it.
+    pub holder: String,
+    /// What for.
+    pub description: String,
+    /// What it keeps out.
+    pub cover: Cover,
+    /// Since when.
+    pub taken_at: Timestamp,
+    /// Until when, unless it is renewed.
+    pub until: Timestamp,
+    /// The API key it was taken with.
+    pub owner: Option<KeyId>,
+}
+
+/// A lock and what it waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockView {
+    /// The lock.
+    pub lock: LockRecord,
+    /// Leases that it covers and that were there before it.
+    pub running: u64,
+}
+
+/// The answer to a wish for a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Locking {
+    /// It is yours.
+    Taken(LockView),
+    /// Somebody holds it.
+    Held(LockRecord),
+}
+
+/// The answer to a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// It holds longer.
+    Renewed(LockView),
+    /// It is not yours: somebody else's, or nobody's.
+    NotYours(Option<LockRecord>),
+}
+
+/// The answer to a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unlocking {
+    /// It is free, and this became possible.
+    Released(Freed),
+    /// It is not yours: somebody else's, or nobody's.
+    NotYours(Option<LockRecord>),
+}
+
+/// What a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyRole {
+    /// Its own sessions.
+    Client,
+    /// Everything.
+    Admin,
+}
+
+/// A new API key. The secret itself is never here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewKey {
+    /// Its id.
+    pub id: KeyId,
+    /// What people call it.
+    pub name: String,
+    /// SHA-256 of the secret.
+    pub hash: [u8; 32],
+    /// What it may do.
+    pub role: KeyRole,
+    /// How many sessions it may hold, waiting ones included.
+    pub max_sessions: Option<u64>,
+}
+
+/// An API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// Its id.
+    pub id: KeyId,
+    /// What people call it.
+    pub name: String,
+    /// SHA-256 of the secret.
+    pub hash: [u8; 32],
+    /// What it may do.
+    pub role: KeyRole,
+    /// How many sessions it may hold, waiting ones included.
+    pub max_sessions: Option<u64>,
+    /// How many it holds: those that have not ended, and ended ones that still hold a slot.
+    pub held: u64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last used, to the minute.
+    pub used_at: Option<Timestamp>,
+    /// When it was revoked.
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// The detail of sessions that ended because their API key was revoked.
+pub const KEY_REVOKED: &str = "the API key was revoked";
+
 /// Everything at one instant.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
@@ -302,6 +513,12 @@ pub struct Snapshot {
     pub leases: Vec<(SessionId, Seat)>,
     /// All workers, by id.
     pub workers: Vec<WorkerRecord>,
+    /// All limits, by pool and scope.
+    pub limits: Vec<LimitRecord>,
+    /// All locks, by name: the held ones (`until > at`), and those that have expired since anything was dispatched.
+    pub locks: Vec<LockRecord>,
+    /// All keys, by id.
+    pub keys: Vec<KeyRecord>,
 }
 
 /// A wake-up.

@@ -15,16 +15,22 @@ use std::{
 use async_trait::async_trait;
 use uuid::Uuid;
 use wharf_core::{
-    BrowserKind, Clock, CoordinatorId, Epoch, PoolName, Priority, SessionId, SessionSpec, Timestamp, WorkerId,
+    BrowserKind, Clock, CoordinatorId, Cover, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, Operation,
+    PoolName, Priority, SessionId, SessionSpec, Timestamp, WorkerId,
 };
 
 use crate::{
-    Freed, Heartbeat, HeartbeatReply, Registration, SessionRecord, Store, StoreRules, Submission, Submitted, invariants,
+    Freed, Heartbeat, HeartbeatReply, KeyRole, LockWish, NewKey, Registration, SessionRecord, Store, StoreRules,
+    Submission, Submitted, invariants,
 };
 
-/// A clock that moves only when told to.
+/// A clock that moves only when told to, or by a tick with every reading.
 #[derive(Debug)]
-pub struct ManualClock(AtomicI64);
+pub struct ManualClock {
+    now: AtomicI64,
+    /// Microseconds.
+    tick: i64,
+}
 
 /// How the suite gets an engine: empty, on this clock, with these rules.
 #[async_trait]
@@ -67,6 +73,50 @@ pub(crate) fn priority(number: i64) -> Priority {
     Priority::try_from(number).expect("the suite's priorities are in range")
 }
 
+pub(crate) fn operation(name: &str) -> Operation {
+    name.parse().expect("the suite's operations are legal")
+}
+
+pub(crate) fn limit_scope(name: &str) -> LimitScope {
+    LimitScope::Operation(operation(name))
+}
+
+pub(crate) fn lock_name(name: &str) -> LockName {
+    name.parse().expect("the suite's lock names are legal")
+}
+
+pub(crate) fn token(n: u128) -> LockToken {
+    LockToken::from_uuid(Uuid::from_u128(n))
+}
+
+pub(crate) fn key(n: u128) -> KeyId {
+    KeyId::from_uuid(Uuid::from_u128(n))
+}
+
+/// A key of a client, without a quota.
+pub(crate) fn new_key(n: u128) -> NewKey {
+    NewKey {
+        id: key(n),
+        name: format!("key number {n}"),
+        hash: [u8::try_from(n).unwrap_or(u8::MAX); 32],
+        role: KeyRole::Client,
+        max_sessions: None,
+    }
+}
+
+/// A wish for a lock over everything, for ten seconds.
+pub(crate) fn wish(name: &str, by: u128) -> LockWish {
+    LockWish {
+        name: lock_name(name),
+        token: token(by),
+        holder: format!("holder {by}"),
+        description: "maintenance".to_owned(),
+        cover: Cover::default(),
+        ttl: seconds(10),
+        owner: None,
+    }
+}
+
 pub(crate) const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
@@ -89,9 +139,17 @@ pub(crate) fn submission(n: u128) -> Submission {
         session: session(n),
         coordinator: coordinator(1),
         spec: SessionSpec::default(),
+        owner: None,
         idempotency_key: None,
         queue_limit: 100,
     }
+}
+
+/// The same for one operation.
+pub(crate) fn submission_for(n: u128, name: &str) -> Submission {
+    let mut one = submission(n);
+    one.spec.operation = operation(name);
+    one
 }
 
 /// A report of a healthy worker that holds these.
@@ -102,7 +160,18 @@ pub(crate) fn heartbeat(n: u128, held: &[(u128, u32)]) -> Heartbeat {
         is_circuit_open: false,
         is_ready: true,
         is_draining: false,
+        warm: 0,
+        launching: 0,
     }
+}
+
+/// Who ended, and why, in order.
+pub(crate) fn ended(freed: &Freed) -> Vec<(u128, EndReason)> {
+    freed
+        .ended
+        .iter()
+        .map(|ended| (ended.session.as_uuid().as_u128(), ended.reason))
+        .collect()
 }
 
 /// Who was placed, in order.
@@ -119,12 +188,20 @@ pub(crate) fn placed(freed: &Freed) -> Vec<u128> {
 impl ManualClock {
     /// A clock at a fixed, ordinary time.
     pub fn new() -> Self {
-        Self(AtomicI64::new(1_700_000_000_000_000))
+        Self {
+            now: AtomicI64::new(1_700_000_000_000_000),
+            tick: 0,
+        }
+    }
+
+    /// The same, but no two readings are equal: what came later in a race has a later time.
+    pub fn ticking() -> Self {
+        Self { tick: 1, ..Self::new() }
     }
 
     /// Moves the time on.
     pub fn advance(&self, span: Duration) {
-        self.0
+        self.now
             .fetch_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 }
@@ -137,7 +214,7 @@ impl Default for ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+        Timestamp::from_micros(self.now.fetch_add(self.tick, Ordering::SeqCst))
     }
 }
 

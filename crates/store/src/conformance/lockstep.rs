@@ -15,9 +15,13 @@ use super::{
     Harness, ManualClock,
     kit::seconds,
     ops::{Op, op},
+    ops_hold::seen,
     watch::Watch,
 };
 use crate::{Change, SessionRecord, Snapshot, Store, StoreError, StoreRules, invariants};
+
+/// What proptest runs when nobody says otherwise.
+const USUAL_CASES: u32 = 256;
 
 /// Operations in one sequence, at most.
 const LONGEST: usize = 80;
@@ -41,11 +45,13 @@ struct Party {
 /// Runs random sequences against an engine, and against the model where one is given. Panics with the smallest sequence
 /// that fails.
 pub fn check(engine: &dyn Harness, model: Option<&dyn Harness>, cases: u32) {
+    let usual = Config::default();
     let config = Config {
-        cases,
+        // `PROPTEST_CASES` says otherwise.
+        cases: if usual.cases == USUAL_CASES { cases } else { usual.cases },
         failure_persistence: None,
         max_shrink_iters: 4_000,
-        ..Config::default()
+        ..usual
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime needs nothing a test host lacks");
@@ -136,8 +142,9 @@ impl Party {
             places.push(self.store.position(record.id).await?);
         }
         let stats = self.store.stats().await?;
+        let seen = seen(&*self.store).await?;
         let shown = comparable(&snapshot);
-        let text = format!("{answer}\n  news: {news:?}\n  {stats:?}\n  places: {places:?}\n  {shown:?}");
+        let text = format!("{answer}\n  news: {news:?}\n  {stats:?}\n  places: {places:?}\n  {seen}\n  {shown:?}");
         Ok(Said { text, news, snapshot })
     }
 }

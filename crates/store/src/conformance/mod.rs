@@ -3,17 +3,24 @@
 //!
 //! Layout:
 //! - `kit`: the clock that tests move, the harness that opens an engine, short hands for building calls.
-//! - [`scenarios`], [`scenarios_life`], [`scenarios_time`]: one test per promise, written by hand. [`crate::conformance_tests`] names them
-//!   all in an engine's test file.
-//! - `ops`: random operations and what they answer.
+//! - [`scenarios`], [`scenarios_life`], [`scenarios_time`], [`scenarios_hold`], [`scenarios_lock`], [`scenarios_keys`],
+//!   [`scenarios_queue`]: one test per promise, written by hand. [`crate::conformance_tests`] names them all in an engine's test file.
+//! - `ops`, `ops_hold`: random operations and what they answer.
 //! - `watch`: order (I2) and endings (I4), judged from what is seen only, sharing no code with any engine.
 //! - [`lockstep`]: the runner.
+//! - [`race`]: many threads at once against locks and limits.
 
 mod kit;
 pub mod lockstep;
 mod ops;
+mod ops_hold;
+pub mod race;
 pub mod scenarios;
+pub mod scenarios_hold;
+pub mod scenarios_keys;
 pub mod scenarios_life;
+pub mod scenarios_lock;
+pub mod scenarios_queue;
 pub mod scenarios_time;
 mod watch;
 
@@ -67,6 +74,55 @@ macro_rules! conformance_tests {
             worker_is_told_what_to_end
             history_is_pruned_but_not_while_leased
             sweep_and_dispatch_are_idempotent
+        );
+        $crate::conformance_tests!(@each $harness, scenarios_hold:
+            raised_limit_serves_waiters_at_once
+            lowered_limit_ends_nothing_and_lets_nobody_in
+            operation_at_its_limit_holds_back_nobody_else
+            waiters_of_a_full_class_keep_their_order_beside_a_limit
+            pool_limit_counts_all_classes_and_operations
+            limit_of_zero_lets_nobody_in
+            ended_session_counts_for_a_limit_until_it_is_vacated
+            worker_that_changes_pools_makes_room_in_the_old_one
+            dead_waiter_at_a_limit_blocks_nobody
+            timeout_that_races_with_a_grant_loses_no_slot
+            duplicate_submission_takes_one_place
+            limits_are_listed_by_pool_and_scope
+        );
+        $crate::conformance_tests!(@each $harness, scenarios_queue:
+            queue_is_listed_in_the_order_of_service
+            queue_is_cleared_by_pool_operation_and_owner
+            pool_report_counts_what_is_there
+        );
+        $crate::conformance_tests!(@each $harness, scenarios_lock:
+            lock_refuses_newcomers_and_names_its_holder
+            waiters_stay_under_a_lock_and_are_served_in_order_at_its_release
+            forced_unlock_serves_waiters
+            expired_lock_holds_nobody_back
+            sweep_forgets_an_expired_lock_and_serves_waiters
+            overlapping_locks_hold_until_the_last_is_gone
+            lock_covers_by_pool_and_operation
+            locked_operation_holds_back_nobody_else
+            failed_placement_waits_under_a_lock
+            placement_made_before_the_lock_goes_on
+            idempotent_retry_is_answered_under_a_lock
+            second_taker_is_told_who_holds_it
+            lock_is_renewed_by_its_holder_only
+            release_by_a_stranger_changes_nothing
+            new_lock_in_place_of_an_expired_one_serves_whom_it_does_not_cover
+        );
+        $crate::conformance_tests!(@each $harness, scenarios_keys:
+            quota_counts_waiting_sessions_and_slots_still_held
+            refusal_by_quota_keeps_nothing
+            idempotent_retry_is_answered_at_the_quota
+            changed_quota_ends_nothing
+            lock_is_told_before_the_quota
+            idempotency_keys_are_each_owners_own
+            sessions_are_listed_by_owner
+            key_is_kept_once_and_read_back
+            use_of_a_key_is_written_at_most_once_a_minute
+            revoked_key_loses_its_sessions_and_its_locks
+            revoked_key_is_admitted_no_more
         );
     };
     (@each $harness:expr, $module:ident: $($name:ident)*) => {

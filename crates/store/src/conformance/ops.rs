@@ -8,7 +8,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wharf_core::{BrowserKind, EndReason, Epoch, SessionId, SessionSpec, SessionStatus, Timeouts};
 
-use super::kit::{coordinator, heartbeat, pool, priority, registration, seconds, session, submission, worker};
+use super::{
+    kit::{coordinator, heartbeat, key as key_id, priority, registration, seconds, session, submission, worker},
+    ops_hold::{HoldOp, hold_op, operation_name, pool_name},
+};
 use crate::{
     Freed, HeartbeatReply, PlacementFailure, Registration, Replaced, SessionQuery, SessionRecord, Snapshot, Store,
     StoreError, Submission, Submitted, Touch,
@@ -40,6 +43,7 @@ pub(crate) enum Op {
         is_circuit_open: bool,
         is_ready: bool,
         is_draining: bool,
+        warm: u32,
     },
     Deregister {
         worker: u128,
@@ -52,6 +56,8 @@ pub(crate) enum Op {
         key: Option<u8>,
         limit: u64,
         hurry: usize,
+        operation: usize,
+        owner: Option<u128>,
     },
     SubmitAgain {
         back: usize,
@@ -93,7 +99,9 @@ pub(crate) enum Op {
         newest_first: bool,
         after: Option<usize>,
         limit: u32,
+        owner: Option<u128>,
     },
+    Hold(HoldOp),
     Advance {
         millis: u64,
     },
@@ -120,13 +128,14 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (1u128..5, 0usize..2, 0usize..3, 0u32..4, prop::bool::weighted(0.8)).prop_map(
             |(worker, pool, kinds, slots, is_ready)| Op::Register { worker, pool, kinds, slots, is_ready }),
-        6 => (1u128..5, report, prop::bool::weighted(0.1), prop::bool::weighted(0.9), prop::bool::weighted(0.05))
-            .prop_map(|(worker, report, is_circuit_open, is_ready, is_draining)| Op::Heartbeat {
-                worker, report, is_circuit_open, is_ready, is_draining }),
+        6 => (1u128..5, report, prop::bool::weighted(0.1), prop::bool::weighted(0.9), prop::bool::weighted(0.05), 0u32..3)
+            .prop_map(|(worker, report, is_circuit_open, is_ready, is_draining, warm)| Op::Heartbeat {
+                worker, report, is_circuit_open, is_ready, is_draining, warm }),
         1 => (1u128..5).prop_map(|worker| Op::Deregister { worker }),
-        14 => (1u128..4, 0usize..2, 0usize..2, -1i64..2, prop::option::weighted(0.15, 0u8..3), 0u64..7, 0usize..4)
-            .prop_map(|(coordinator, pool, kind, priority, key, limit, hurry)| Op::Submit {
-                coordinator, pool, kind, priority, key, limit, hurry }),
+        14 => (1u128..4, 0usize..2, 0usize..2, -1i64..2, prop::option::weighted(0.15, 0u8..3), 0u64..7, 0usize..4,
+            0usize..3, prop::option::weighted(0.4, 1u128..4))
+            .prop_map(|(coordinator, pool, kind, priority, key, limit, hurry, operation, owner)| Op::Submit {
+                coordinator, pool, kind, priority, key, limit, hurry, operation, owner }),
         1 => (back(), any::<bool>()).prop_map(|(back, is_other)| Op::SubmitAgain { back, is_other }),
         5 => (back(), stale()).prop_map(|(back, stale)| Op::Claim { back, stale }),
         6 => (back(), stale()).prop_map(|(back, stale)| Op::Activate { back, stale }),
@@ -138,8 +147,11 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         3 => (1u128..4).prop_map(|coordinator| Op::Renew { coordinator }),
         1 => Just(Op::Dispatch),
         4 => Just(Op::Sweep),
-        1 => (0usize..3, 0usize..6, any::<bool>(), prop::option::of(back()), 0u32..6).prop_map(
-            |(pool, status, newest_first, after, limit)| Op::List { pool, status, newest_first, after, limit }),
+        1 => (0usize..3, 0usize..6, any::<bool>(), prop::option::of(back()), 0u32..6,
+            prop::option::weighted(0.3, 1u128..4)).prop_map(
+            |(pool, status, newest_first, after, limit, owner)| Op::List {
+                pool, status, newest_first, after, limit, owner }),
+        9 => hold_op().prop_map(Op::Hold),
         6 => millis.prop_map(|millis| Op::Advance { millis }),
     ]
 }
@@ -154,11 +166,7 @@ fn epoch(snapshot: &Snapshot, session: SessionId, stale: u32) -> Epoch {
     Epoch(found.map_or(0, |record| record.epoch.0).saturating_sub(stale))
 }
 
-fn pool_name(index: usize) -> wharf_core::PoolName {
-    pool(["default", "other"][index])
-}
-
-fn spec(pool: usize, kind: usize, number: i64, hurry: usize) -> SessionSpec {
+fn spec((pool, operation): (usize, usize), kind: usize, number: i64, hurry: usize) -> SessionSpec {
     let timeouts = [
         Timeouts::default(),
         Timeouts {
@@ -182,6 +190,7 @@ fn spec(pool: usize, kind: usize, number: i64, hurry: usize) -> SessionSpec {
     ];
     SessionSpec {
         pool: pool_name(pool),
+        operation: operation_name(operation),
         browser: BrowserKind::ALL[kind],
         priority: priority(number),
         timeouts: timeouts[hurry],
@@ -201,10 +210,13 @@ impl Op {
                 key,
                 limit,
                 hurry,
+                operation,
+                owner,
             } => Some(Submission {
                 session: session(submitted + 1),
                 coordinator: coordinator(*by),
-                spec: spec(*pool, *kind, *priority, *hurry),
+                spec: spec((*pool, *operation), *kind, *priority, *hurry),
+                owner: owner.map(key_id),
                 idempotency_key: key.map(|key| format!("key-{key}")),
                 queue_limit: *limit,
             }),
@@ -298,12 +310,15 @@ impl Op {
                 is_circuit_open,
                 is_ready,
                 is_draining,
+                warm,
             } => {
                 let mut beat = heartbeat(*n, &[]);
                 beat.held = held(*n, *report, before);
                 beat.is_circuit_open = *is_circuit_open;
                 beat.is_ready = *is_ready;
                 beat.is_draining = *is_draining;
+                beat.warm = *warm;
+                beat.launching = 2 - *warm;
                 match store.heartbeat(beat).await? {
                     HeartbeatReply::Unknown => "unknown".to_owned(),
                     HeartbeatReply::Known { end, freed } => format!("end {end:?} {}", freed_text(&freed)),
@@ -341,12 +356,14 @@ impl Op {
             Self::Renew { coordinator: n } => store.renew_tickets(coordinator(*n)).await?.to_string(),
             Self::Dispatch => format!("{:?}", store.dispatch().await?),
             Self::Sweep => freed_text(&store.sweep().await?),
+            Self::Hold(hold) => hold.apply(store).await?,
             Self::List {
                 pool,
                 status,
                 newest_first,
                 after,
                 limit,
+                owner,
             } => {
                 let query = SessionQuery {
                     pool: (*pool < 2).then(|| pool_name(*pool)),
@@ -354,6 +371,7 @@ impl Op {
                     after: after.map(|back| target(submitted, back)),
                     newest_first: *newest_first,
                     limit: *limit,
+                    owner: owner.map(key_id),
                     ..SessionQuery::default()
                 };
                 let found = store.sessions(&query).await?;
@@ -397,7 +415,7 @@ pub(crate) fn record_text(record: Option<SessionRecord>) -> String {
     format!("{:?}", record.map(|record| SessionRecord { number: 0, ..record }))
 }
 
-fn freed_text(freed: &Freed) -> String {
+pub(crate) fn freed_text(freed: &Freed) -> String {
     format!("{freed:?}")
 }
 

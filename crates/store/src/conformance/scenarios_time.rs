@@ -13,17 +13,9 @@ use wharf_core::{EndReason, Epoch, SessionStatus, WorkerState};
 
 use super::{
     Harness,
-    kit::{Grid, coordinator, heartbeat, placed, registration, seconds, session, submission, worker},
+    kit::{Grid, coordinator, ended, heartbeat, placed, registration, seconds, session, submission, worker},
 };
 use crate::{Freed, HeartbeatReply, Submission, Submitted, Touch};
-
-fn ended(freed: &Freed) -> Vec<(u128, EndReason)> {
-    freed
-        .ended
-        .iter()
-        .map(|ended| (ended.session.as_uuid().as_u128(), ended.reason))
-        .collect()
-}
 
 // === waiting ===
 

@@ -10,7 +10,7 @@ use std::{
 
 use wharf_core::{EndReason, SessionId, SessionState, Timestamp};
 
-use crate::{Change, SessionRecord, Snapshot};
+use crate::{Change, SessionRecord, Snapshot, invariants::is_held_back};
 
 /// What has been seen so far.
 #[derive(Default)]
@@ -47,8 +47,9 @@ impl Watch {
         (Reverse(record.spec.priority), arrival)
     }
 
-    /// I2: whoever got a slot in this step came before everybody of the class who still waits, and was announced in
-    /// order.
+    /// I2: whoever got a slot in this step came before everybody of the class who still waits and is held back by neither
+    /// limit nor lock, and was announced in order. (What holds somebody back after the step held them back in it: a step
+    /// that places only adds to what is counted.)
     fn order(&self, snapshot: &Snapshot, news: &[Change]) -> Vec<String> {
         let mut wrong = Vec::new();
         let records: HashMap<_, _> = snapshot.sessions.iter().map(|record| (record.id, record)).collect();
@@ -59,7 +60,7 @@ impl Watch {
             let waiting = snapshot
                 .sessions
                 .iter()
-                .filter(|record| record.state == SessionState::Queued);
+                .filter(|record| record.state == SessionState::Queued && !is_held_back(snapshot, record));
             for waiter in waiting.filter(|waiter| same_class(waiter, placed) && self.key(waiter) < self.key(placed)) {
                 wrong.push(format!("I2: {} was placed before {}", placed.id, waiter.id));
             }
