@@ -6,12 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::{
-    CoordinatorId, EndReason, PoolName, Seat, SessionId, SessionState, SessionStatus, Timestamp, WorkerId,
+    Block, CoordinatorId, EndReason, KeyId, LimitScope, LockName, PoolName, Seat, SessionId, SessionState,
+    SessionStatus, Timestamp, WorkerId,
     placement::{Candidate, choose},
     queue::{self, Waiter},
     session::{SessionEvent, step},
 };
-use wharf_store::{Change, EndedSession, Placement, SessionQuery, SessionRecord, Stats, StoreRules, WorkerRecord};
+use wharf_store::{
+    Change, EndedSession, KeyRecord, LimitRecord, LockRecord, Placement, SessionQuery, SessionRecord, Stats,
+    StoreRules, WorkerRecord,
+};
 
 /// All that is known.
 #[derive(Default)]
@@ -22,6 +26,11 @@ pub(crate) struct Book {
     pub(crate) leases: BTreeMap<SessionId, Lease>,
     /// `busy` is filled in by [`Book::workers`]: the leases are the truth.
     pub(crate) rows: BTreeMap<WorkerId, WorkerRecord>,
+    pub(crate) limits: BTreeMap<(PoolName, LimitScope), LimitRecord>,
+    /// Expired ones too, until the next dispatch has served whom they held back.
+    pub(crate) locks: BTreeMap<LockName, LockRecord>,
+    /// `held` is filled in by [`Book::key`]: the sessions are the truth.
+    pub(crate) keys: BTreeMap<KeyId, KeyRecord>,
     pub(crate) last_number: u64,
 }
 
@@ -81,6 +90,7 @@ impl Book {
             .map(|record| Waiter {
                 session: record.id,
                 class: record.spec.browser,
+                operation: record.spec.operation.clone(),
                 priority: record.spec.priority,
                 number: record.number,
             })
@@ -110,6 +120,7 @@ impl Book {
                     .operation
                     .as_ref()
                     .is_none_or(|operation| record.spec.operation == *operation)
+                && query.owner.is_none_or(|owner| record.owner == Some(owner))
                 && query.reason.is_none_or(|reason| record.reason() == Some(reason))
                 && query.after.is_none_or(|after| match query.newest_first {
                     true => record.id < after,
@@ -195,6 +206,7 @@ impl Step<'_> {
     /// Serves waiters of all pools. The placement of `own`, if any, is claimed at once: its caller is told by the
     /// answer, so it is neither announced nor among the placements answered.
     pub(crate) fn dispatch(&mut self, own: Option<SessionId>) -> Vec<Placement> {
+        self.book.locks.retain(|_, lock| lock.until > self.now);
         let records = self.book.sessions.values().map(|entry| &entry.record);
         let pools: BTreeSet<PoolName> = records
             .filter(|record| record.state == SessionState::Queued)
@@ -215,8 +227,15 @@ impl Step<'_> {
         others
     }
 
-    /// Takes a slot for a waiter, or says that no worker has one.
-    fn reserve(&mut self, pool: &PoolName, waiter: &Waiter) -> Option<Placement> {
+    /// Takes a slot for a waiter, or says what holds it back.
+    fn reserve(&mut self, pool: &PoolName, waiter: &Waiter) -> Result<Placement, Block> {
+        match self.book.block(self.now, pool, &waiter.operation) {
+            Some(block) => Err(block),
+            None => self.take_slot(pool, waiter).ok_or(Block::Class),
+        }
+    }
+
+    fn take_slot(&mut self, pool: &PoolName, waiter: &Waiter) -> Option<Placement> {
         let candidates = self.candidates(pool);
         let now = self.now;
         let record = &mut self.book.sessions.get_mut(&waiter.session)?.record;

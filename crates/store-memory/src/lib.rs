@@ -3,6 +3,7 @@
 //! Layout:
 //! - this file: [`MemoryStore`], which turns each operation of the port into one step on the book.
 //! - `book`: what is kept, and the moves every operation is made of (end, release, dispatch).
+//! - `holds`: what holds sessions back (limits, locks, quotas), as questions to the book.
 //! - `rules`: the operations themselves.
 //!
 //! It scans where an engine for production would look up: the conformance suite compares other engines with it, so it
@@ -12,18 +13,23 @@
 #![warn(missing_docs)]
 
 mod book;
+mod holds;
 mod rules;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
-use wharf_core::{Clock, CoordinatorId, EndReason, Epoch, PoolName, SessionId, Timestamp, WorkerId};
+use wharf_core::{
+    Clock, CoordinatorId, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, PoolName, SessionId, Timestamp,
+    WorkerId,
+};
 use wharf_store::{
-    Change, Ended, Freed, Heartbeat, HeartbeatReply, Placement, PlacementFailure, Registered, Registration, Replaced,
+    Change, Ended, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish, Locking,
+    NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
     SessionQuery, SessionRecord, Snapshot, Stats, Store, StoreError, StoreRules, Submission, Submitted, Touch,
-    WorkerRecord,
+    Unlocking, WorkerRecord,
 };
 
 use crate::book::{Book, Step};
@@ -154,6 +160,71 @@ impl Store for MemoryStore {
         Ok(self.step(|step| step.sweep()))
     }
 
+    async fn queue(&self, pool: &PoolName, limit: u32) -> Result<Vec<SessionRecord>, StoreError> {
+        Ok(self.step(|step| step.queue(pool, limit)))
+    }
+
+    async fn clear_queue(&self, filter: QueueFilter, reason: EndReason, detail: &str) -> Result<Freed, StoreError> {
+        Ok(self.step(|step| step.clear_queue(&filter, reason, detail)))
+    }
+
+    async fn set_limit(&self, pool: &PoolName, scope: LimitScope, max: Option<u64>) -> Result<Freed, StoreError> {
+        Ok(self.step(|step| step.set_limit(pool, scope, max)))
+    }
+
+    async fn limits(&self) -> Result<Vec<LimitRecord>, StoreError> {
+        Ok(self.step(|step| step.book.limits.values().cloned().collect()))
+    }
+
+    async fn acquire_lock(&self, wish: LockWish) -> Result<Locking, StoreError> {
+        Ok(self.step(|step| step.acquire_lock(wish)))
+    }
+
+    async fn renew_lock(&self, name: &LockName, token: LockToken, ttl: Duration) -> Result<Renewal, StoreError> {
+        Ok(self.step(|step| step.renew_lock(name, token, ttl)))
+    }
+
+    async fn release_lock(&self, name: &LockName, token: LockToken) -> Result<Unlocking, StoreError> {
+        Ok(self.step(|step| step.release_lock(name, token)))
+    }
+
+    async fn force_unlock(&self, name: &LockName) -> Result<Option<(LockRecord, Freed)>, StoreError> {
+        Ok(self.step(|step| step.force_unlock(name)))
+    }
+
+    async fn locks(&self) -> Result<Vec<LockView>, StoreError> {
+        Ok(self.step(|step| step.locks()))
+    }
+
+    async fn create_key(&self, key: NewKey) -> Result<KeyRecord, StoreError> {
+        Ok(self.step(|step| step.create_key(key)))
+    }
+
+    async fn key(&self, key: KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        Ok(self.step(|step| step.book.key(key)))
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        Ok(self.step(|step| step.book.all_keys()))
+    }
+
+    async fn revoke_key(&self, key: KeyId) -> Result<Option<(KeyRecord, Freed)>, StoreError> {
+        Ok(self.step(|step| step.revoke_key(key)))
+    }
+
+    async fn set_quota(&self, key: KeyId, max_sessions: Option<u64>) -> Result<Option<KeyRecord>, StoreError> {
+        Ok(self.step(|step| step.set_quota(key, max_sessions)))
+    }
+
+    async fn key_used(&self, key: KeyId) -> Result<(), StoreError> {
+        self.step(|step| step.key_used(key));
+        Ok(())
+    }
+
+    async fn pool(&self, pool: &PoolName) -> Result<PoolReport, StoreError> {
+        Ok(self.step(|step| step.book.pool(pool)))
+    }
+
     async fn stats(&self) -> Result<Stats, StoreError> {
         Ok(self.step(|step| step.book.stats()))
     }
@@ -169,6 +240,9 @@ impl Store for MemoryStore {
                 .map(|(session, lease)| (*session, lease.seat))
                 .collect(),
             workers: step.book.workers(),
+            limits: step.book.limits.values().cloned().collect(),
+            locks: step.book.locks.values().cloned().collect(),
+            keys: step.book.all_keys(),
         }))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wharf_store::{
     Store, StoreRules,
-    conformance::{Harness, ManualClock, lockstep},
+    conformance::{Harness, ManualClock, lockstep, race},
 };
 use wharf_store_memory::MemoryStore;
 
@@ -22,4 +22,14 @@ wharf_store::conformance_tests!(Memory);
 #[test]
 fn random_sequences_keep_the_invariants() {
     lockstep::check(&Memory, None, 256);
+}
+
+#[test]
+fn locks_raced_against_placement_keep_the_invariants() {
+    race::locks(&Memory, 10_000);
+}
+
+#[test]
+fn limits_raced_against_placement_keep_the_invariants() {
+    race::limits(&Memory, 10_000);
 }

@@ -1,127 +1,17 @@
-//! The operations of the port, each one step on the book.
+//! What happens to one session: submit, claim, activate, fail, touch, end, vacate.
 //!
-//! Its own file because this is the part other engines must agree with, sentence by sentence.
-
-use std::collections::BTreeSet;
+//! Its own file because this is every request's path. Invariant: a refused newcomer leaves nothing behind.
 
 use wharf_core::{
-    CoordinatorId, EndReason, Epoch, SessionId, SessionState, Timestamp, WorkerId, WorkerState,
+    EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
     queue::{Admission, admit},
     session::{Clockwork, SessionEvent, step},
-    worker::{WorkerEvent, worker_step},
 };
 use wharf_store::{
-    Ended, EndedSession, Freed, Heartbeat, HeartbeatReply, PlacementFailure, Registered, Registration, Replaced,
-    SessionRecord, Submission, Submitted, Touch, WorkerRecord,
+    Ended, Freed, PlacementFailure, Replaced, SessionRecord, Submission, Submitted, Touch, WorkerRecord,
 };
 
 use crate::book::{Entry, Step};
-
-// === impl Step: workers ===
-
-impl Step<'_> {
-    pub(crate) fn register(&mut self, registration: Registration) -> Registered {
-        let ended = self.empty(registration.worker, EndReason::WorkerLost);
-        let row = WorkerRecord {
-            id: registration.worker,
-            pool: registration.pool,
-            browsers: registration.browsers,
-            slots: registration.slots,
-            busy: 0,
-            lifetime: 0,
-            state: if registration.is_ready {
-                WorkerState::Available
-            } else {
-                WorkerState::Starting
-            },
-            is_circuit_open: false,
-            address: registration.address,
-            registered_at: self.now,
-            heard_at: self.now,
-        };
-        self.book.rows.insert(row.id, row);
-        Registered {
-            freed: Freed {
-                ended,
-                placed: self.dispatch(None),
-            },
-        }
-    }
-
-    pub(crate) fn heartbeat(&mut self, heartbeat: &Heartbeat) -> HeartbeatReply {
-        let Some(row) = self
-            .book
-            .rows
-            .get_mut(&heartbeat.worker)
-            .filter(|row| row.state.is_live())
-        else {
-            return HeartbeatReply::Unknown;
-        };
-        row.heard_at = self.now;
-        row.is_circuit_open = heartbeat.is_circuit_open;
-        if heartbeat.is_ready {
-            row.state = worker_step(row.state, WorkerEvent::Ready).unwrap_or(row.state);
-        }
-        if heartbeat.is_draining {
-            row.state = worker_step(row.state, WorkerEvent::Drain).unwrap_or(row.state);
-        }
-        let own = |session: &SessionId, epoch: Epoch| {
-            let lease = self.book.leases.get(session);
-            lease.is_some_and(|lease| lease.seat.worker == heartbeat.worker && lease.seat.epoch == epoch)
-                && self
-                    .book
-                    .sessions
-                    .get(session)
-                    .is_some_and(|entry| !entry.record.state.is_ended())
-        };
-        let end = heartbeat
-            .held
-            .iter()
-            .filter(|(session, epoch)| !own(session, *epoch))
-            .copied()
-            .collect();
-        let ended = self.drop_unreported(heartbeat);
-        HeartbeatReply::Known {
-            end,
-            freed: Freed {
-                ended,
-                placed: self.dispatch(None),
-            },
-        }
-    }
-
-    /// I6: a lease the worker does not hold, past the grace, is no lease.
-    fn drop_unreported(&mut self, heartbeat: &Heartbeat) -> Vec<EndedSession> {
-        let mut ended = Vec::new();
-        for session in self.book.leased_on(heartbeat.worker) {
-            let Some(lease) = self.book.leases.get(&session) else {
-                continue;
-            };
-            let is_reported = heartbeat.held.contains(&(session, lease.seat.epoch));
-            if !is_reported && lease.since + self.rules.lease_grace <= self.now {
-                ended.extend(self.finish(session, EndReason::WorkerLost, None));
-                self.release(session);
-            }
-        }
-        ended
-    }
-
-    pub(crate) fn deregister(&mut self, worker: WorkerId) -> Freed {
-        let Some(row) = self.book.rows.get_mut(&worker) else {
-            return Freed::default();
-        };
-        let Some(gone) = worker_step(row.state, WorkerEvent::Deregistered) else {
-            return Freed::default();
-        };
-        row.state = gone;
-        row.heard_at = self.now;
-        let ended = self.empty(worker, EndReason::WorkerDrained);
-        Freed {
-            ended,
-            placed: self.dispatch(None),
-        }
-    }
-}
 
 // === impl Step: sessions ===
 
@@ -134,6 +24,12 @@ impl Step<'_> {
             };
         }
         let spec = &submission.spec;
+        if let Some(lock) = self.book.lock_over(self.now, &spec.pool, &spec.operation) {
+            return Submitted::Locked(Box::new(lock.clone()));
+        }
+        if let Some((held, limit)) = submission.owner.and_then(|owner| self.book.spent_quota(owner)) {
+            return Submitted::QuotaReached { held, limit };
+        }
         let serves = |row: &WorkerRecord| {
             row.state != WorkerState::Gone && row.pool == spec.pool && row.browsers.contains(&spec.browser)
         };
@@ -167,7 +63,9 @@ impl Step<'_> {
     fn known(&self, submission: &Submission) -> Option<SessionRecord> {
         let mut records = self.book.sessions.values().map(|entry| &entry.record);
         let by_key = match &submission.idempotency_key {
-            Some(key) => records.find(|record| record.idempotency_key.as_ref() == Some(key)),
+            Some(key) => {
+                records.find(|record| record.owner == submission.owner && record.idempotency_key.as_ref() == Some(key))
+            }
             None => None,
         };
         by_key
@@ -196,6 +94,7 @@ impl Step<'_> {
             excluded: Vec::new(),
             coordinator: submission.coordinator,
             worker: None,
+            owner: submission.owner,
             idempotency_key: submission.idempotency_key,
         };
         let ticket_until = self.now + self.rules.ticket_lease;
@@ -322,91 +221,5 @@ impl Step<'_> {
             ended,
             placed: self.dispatch(None),
         }
-    }
-}
-
-// === impl Step: queue and time ===
-
-impl Step<'_> {
-    pub(crate) fn renew_tickets(&mut self, coordinator: CoordinatorId) -> u64 {
-        let until = self.now + self.rules.ticket_lease;
-        let mut renewed = 0;
-        for entry in self.book.sessions.values_mut() {
-            if entry.record.state == SessionState::Queued && entry.record.coordinator == coordinator {
-                entry.ticket_until = until;
-                renewed += 1;
-            }
-        }
-        renewed
-    }
-
-    pub(crate) fn sweep(&mut self) -> Freed {
-        let mut ended = self.lose_silent_workers();
-        let due: Vec<_> = self
-            .book
-            .sessions
-            .values()
-            .filter_map(|entry| self.due(entry))
-            .collect();
-        for (session, reason) in due {
-            let is_never_active = reason == EndReason::LaunchFailed;
-            ended.extend(self.finish(session, reason, None));
-            if is_never_active {
-                // Nobody may be left to vacate it; if the worker holds it after all, its next heartbeat tells it to end.
-                self.release(session);
-            }
-        }
-        self.prune();
-        Freed {
-            ended,
-            placed: self.dispatch(None),
-        }
-    }
-
-    fn lose_silent_workers(&mut self) -> Vec<EndedSession> {
-        let silent_since = |heard_at: Timestamp| heard_at + self.rules.liveness_ttl <= self.now;
-        let rows = self.book.rows.values();
-        let silent: Vec<_> = rows
-            .filter(|row| row.state.is_live() && silent_since(row.heard_at))
-            .map(|row| row.id)
-            .collect();
-        let mut ended = Vec::new();
-        for worker in silent {
-            if let Some(row) = self.book.rows.get_mut(&worker) {
-                row.state = worker_step(row.state, WorkerEvent::Silent).unwrap_or(row.state);
-            }
-            ended.extend(self.empty(worker, EndReason::WorkerLost));
-        }
-        ended
-    }
-
-    /// Why time has ended this session, if it has.
-    fn due(&self, entry: &Entry) -> Option<(SessionId, EndReason)> {
-        let record = &entry.record;
-        let limit = record
-            .deadline()
-            .filter(|(at, _)| *at <= self.now)
-            .map(|(_, reason)| reason);
-        let reason = match record.state {
-            SessionState::Queued => limit.or((entry.ticket_until <= self.now).then_some(EndReason::Cancelled)),
-            SessionState::Placed(_) | SessionState::Starting(_) => {
-                let placed_at = record.times.placed_at.unwrap_or(record.times.queued_at);
-                (placed_at + self.rules.starting_grace <= self.now).then_some(EndReason::LaunchFailed)
-            }
-            SessionState::Active(_) | SessionState::Ended(_) => limit,
-        };
-        reason.map(|reason| (record.id, reason))
-    }
-
-    /// Forgets ended sessions and given-up workers older than the history.
-    fn prune(&mut self) {
-        let kept_from = self.now.before(self.rules.history);
-        let leased: BTreeSet<_> = self.book.leases.keys().copied().collect();
-        self.book.sessions.retain(|session, entry| {
-            leased.contains(session) || entry.record.ended_at.is_none_or(|ended_at| ended_at > kept_from)
-        });
-        self.book
-            .rows
-            .retain(|_, row| row.state.is_live() || row.heard_at > kept_from);
     }
 }
