@@ -115,6 +115,7 @@ fn submission(n: u64) -> Submission {
             data: serde_json::json!({ "note": "x".repeat(300) }),
             ..SessionSpec::default()
         },
+        owner: None,
         idempotency_key: None,
         queue_limit: SESSIONS,
     }

@@ -4,14 +4,19 @@
 //! - this file: [`SqliteStore`], which hands each operation of the port to a lane.
 //! - `open`: the file, its lock, its schema.
 //! - `lane`: the thread, the transaction around a batch, and the promise that every caller is answered.
-//! - `step`: the moves that keep the invariants; `workers`, `sessions`, `sweep`, `views`: the operations.
-//! - `rows`: how records are written in SQL.
+//! - `step`, `dispatch`: the moves that keep the invariants; `workers`, `sessions`, `holds`, `keys`, `sweep`, `views`: the
+//!   operations.
+//! - `rows`, `worker_rows`, `hold_rows`: how records are written in SQL.
 //!
 //! Invariant: all writes happen on one thread, in the order in which they were asked, and an answer means that its
 //! commit is done. The queue may be long: submit, end, vacate and dispatch read a fixed number of rows.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod dispatch;
+mod hold_rows;
+mod holds;
+mod keys;
 mod lane;
 mod open;
 mod rows;
@@ -21,17 +26,22 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod views;
+mod worker_rows;
 mod workers;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
-use wharf_core::{Clock, CoordinatorId, EndReason, Epoch, PoolName, SessionId, Timestamp, WorkerId};
+use wharf_core::{
+    Clock, CoordinatorId, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, PoolName, SessionId, Timestamp,
+    WorkerId,
+};
 use wharf_store::{
-    Change, Ended, Freed, Heartbeat, HeartbeatReply, Placement, PlacementFailure, Registered, Registration, Replaced,
+    Change, Ended, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish, Locking,
+    NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
     SessionQuery, SessionRecord, Snapshot, Stats, Store, StoreError, StoreRules, Submission, Submitted, Touch,
-    WorkerRecord,
+    Unlocking, WorkerRecord,
 };
 
 use crate::{
@@ -227,6 +237,79 @@ impl Store for SqliteStore {
 
     async fn sweep(&self) -> Result<Freed, StoreError> {
         self.writer.call(|step| step.sweep()).await
+    }
+
+    async fn queue(&self, pool: &PoolName, limit: u32) -> Result<Vec<SessionRecord>, StoreError> {
+        let pool = pool.clone();
+        self.lists().call(move |step| step.queue(&pool, limit)).await
+    }
+
+    async fn clear_queue(&self, filter: QueueFilter, reason: EndReason, detail: &str) -> Result<Freed, StoreError> {
+        let detail = detail.to_owned();
+        self.writer
+            .call(move |step| step.clear_queue(&filter, reason, &detail))
+            .await
+    }
+
+    async fn set_limit(&self, pool: &PoolName, scope: LimitScope, max: Option<u64>) -> Result<Freed, StoreError> {
+        let pool = pool.clone();
+        self.writer.call(move |step| step.set_limit(&pool, &scope, max)).await
+    }
+
+    async fn limits(&self) -> Result<Vec<LimitRecord>, StoreError> {
+        self.lookups().call(|step| step.limits()).await
+    }
+
+    async fn acquire_lock(&self, wish: LockWish) -> Result<Locking, StoreError> {
+        self.writer.call(move |step| step.acquire_lock(&wish)).await
+    }
+
+    async fn renew_lock(&self, name: &LockName, token: LockToken, ttl: Duration) -> Result<Renewal, StoreError> {
+        let name = name.clone();
+        self.writer.call(move |step| step.renew_lock(&name, token, ttl)).await
+    }
+
+    async fn release_lock(&self, name: &LockName, token: LockToken) -> Result<Unlocking, StoreError> {
+        let name = name.clone();
+        self.writer.call(move |step| step.release_lock(&name, token)).await
+    }
+
+    async fn force_unlock(&self, name: &LockName) -> Result<Option<(LockRecord, Freed)>, StoreError> {
+        let name = name.clone();
+        self.writer.call(move |step| step.force_unlock(&name)).await
+    }
+
+    async fn locks(&self) -> Result<Vec<LockView>, StoreError> {
+        self.lookups().call(|step| step.locks()).await
+    }
+
+    async fn create_key(&self, key: NewKey) -> Result<KeyRecord, StoreError> {
+        self.writer.call(move |step| step.create_key(&key)).await
+    }
+
+    async fn key(&self, key: KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        self.lookups().call(move |step| step.key(key)).await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.lookups().call(|step| step.keys()).await
+    }
+
+    async fn revoke_key(&self, key: KeyId) -> Result<Option<(KeyRecord, Freed)>, StoreError> {
+        self.writer.call(move |step| step.revoke_key(key)).await
+    }
+
+    async fn set_quota(&self, key: KeyId, max_sessions: Option<u64>) -> Result<Option<KeyRecord>, StoreError> {
+        self.writer.call(move |step| step.set_quota(key, max_sessions)).await
+    }
+
+    async fn key_used(&self, key: KeyId) -> Result<(), StoreError> {
+        self.writer.call(move |step| step.key_used(key)).await
+    }
+
+    async fn pool(&self, pool: &PoolName) -> Result<PoolReport, StoreError> {
+        let pool = pool.clone();
+        self.lookups().call(move |step| step.pool(&pool)).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {

@@ -15,7 +15,10 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use crate::rows;
 
 /// The schema, step by step. A step that was released is never edited; a new one is added.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_initial.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../migrations/0001_initial.sql"),
+    include_str!("../migrations/0002_holds.sql"),
+];
 
 /// How long a foreign reader (an operator's `sqlite3`) may hold us up.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,11 +7,13 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use wharf_core::{
-    BrowserKind, CoordinatorId, EndReason, Epoch, Isolation, Operation, PoolName, Priority, Seat, SessionId,
-    SessionSpec, SessionState, SessionStatus, Timeouts, Timestamp, WorkerId, WorkerState,
+    BrowserKind, CoordinatorId, EndReason, Epoch, Isolation, KeyId, Operation, PoolName, Priority, Seat, SessionId,
+    SessionSpec, SessionState, SessionStatus, Timeouts, Timestamp, WorkerId,
     session::{Clockwork, deadline},
 };
-use wharf_store::{SessionRecord, StoreError, StoreRules, WorkerRecord};
+use wharf_store::{SessionRecord, StoreError, StoreRules};
+
+use crate::hold_rows::owner;
 
 /// Why a step could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +41,7 @@ pub(crate) struct SessionRow {
     pub(crate) worker: Option<WorkerId>,
     pub(crate) is_leased: bool,
     pub(crate) coordinator: CoordinatorId,
+    pub(crate) owner: Option<KeyId>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) times: Clockwork,
     pub(crate) joined_at: Timestamp,
@@ -63,18 +66,10 @@ macro_rules! session_columns {
     () => {
         "s.number, s.id, s.pool, s.browser, s.priority, s.operation, s.status, s.reason, s.epoch, s.worker, \
          s.is_leased, s.coordinator, s.idempotency_key, s.queued_at, s.joined_at, s.placed_at, s.started_at, \
-         s.attached_at, s.active_at, s.ended_at, s.detail, s.excluded, s.timeouts"
+         s.attached_at, s.active_at, s.ended_at, s.detail, s.excluded, s.timeouts, s.owner"
     };
 }
 pub(crate) use session_columns;
-
-/// The columns of a worker, in the order [`read_worker`] expects.
-macro_rules! worker_columns {
-    () => {
-        "id, pool, browsers, slots, busy, lifetime, state, is_circuit_open, address, registered_at, heard_at"
-    };
-}
-pub(crate) use worker_columns;
 
 /// The 16 bytes by which ids are kept.
 macro_rules! key {
@@ -102,11 +97,11 @@ impl From<Fault> for StoreError {
 }
 
 /// Something kept that we would never have written.
-fn corrupt(what: &str, found: impl std::fmt::Debug) -> Fault {
+pub(crate) fn corrupt(what: &str, found: impl std::fmt::Debug) -> Fault {
     Fault::Corrupt(format!("{what}: {found:?}"))
 }
 
-fn parse<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Fault> {
+pub(crate) fn parse<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Fault> {
     text.parse().map_err(|_| corrupt(what, text))
 }
 
@@ -124,11 +119,16 @@ pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::as_micros)
 }
 
-fn time(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Fault> {
+pub(crate) fn time(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Fault> {
     Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_micros))
 }
 
-fn uuid(row: &Row<'_>, column: usize) -> Result<Uuid, Fault> {
+/// A column of text, without copying it.
+pub(crate) fn text<'row>(row: &'row Row<'_>, column: usize) -> Result<&'row str, Fault> {
+    Ok(row.get_ref(column)?.as_str().map_err(rusqlite::Error::from)?)
+}
+
+pub(crate) fn uuid(row: &Row<'_>, column: usize) -> Result<Uuid, Fault> {
     Ok(Uuid::from_bytes(row.get(column)?))
 }
 
@@ -146,15 +146,16 @@ impl SessionRow {
         Ok(Self {
             number: unsigned(row.get(0)?),
             id: SessionId::from_uuid(uuid(row, 1)?),
-            pool: parse("pool", row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)?,
-            browser: parse("browser", row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?)?,
+            pool: parse("pool", text(row, 2)?)?,
+            browser: parse("browser", text(row, 3)?)?,
             priority: Priority::try_from(priority).map_err(|_| corrupt("priority", priority))?,
-            operation: parse("operation", row.get_ref(5)?.as_str().map_err(rusqlite::Error::from)?)?,
+            operation: parse("operation", text(row, 5)?)?,
             state: read_state(row, worker, epoch)?,
             epoch,
             worker,
             is_leased: row.get(10)?,
             coordinator: CoordinatorId::from_uuid(uuid(row, 11)?),
+            owner: owner(row, 23)?,
             idempotency_key: row.get(12)?,
             times: Clockwork {
                 queued_at: Timestamp::from_micros(row.get(13)?),
@@ -273,10 +274,11 @@ impl SessionRow {
     /// Writes a newcomer.
     pub(crate) fn insert(&self, conn: &Connection, rules: &StoreRules, spec: &SessionSpec) -> Result<(), Fault> {
         let mut statement = conn.prepare_cached(
-            "INSERT INTO sessions (number, id, pool, browser, priority, operation, status, epoch, is_leased, \
-             coordinator, idempotency_key, queued_at, joined_at, due_at, excluded, timeouts) \
-             VALUES (:number, :id, :pool, :browser, :priority, :operation, 'queued', 0, 0, \
-             :coordinator, :idempotency_key, :queued_at, :joined_at, :due_at, x'', :timeouts)",
+            "INSERT INTO sessions (number, id, pool, browser, priority, operation, bucket, status, epoch, is_leased, \
+             coordinator, owner, idempotency_key, queued_at, joined_at, due_at, excluded, timeouts) \
+             VALUES (:number, :id, :pool, :browser, :priority, :operation, \
+             coalesce((SELECT operation FROM buckets WHERE operation = :operation), ''), 'queued', 0, 0, \
+             :coordinator, :owner, :idempotency_key, :queued_at, :joined_at, :due_at, x'', :timeouts)",
         )?;
         statement.execute(named_params! {
             ":number": signed(self.number),
@@ -286,6 +288,7 @@ impl SessionRow {
             ":priority": self.priority.get(),
             ":operation": self.operation.as_str(),
             ":coordinator": key!(self.coordinator),
+            ":owner": self.owner.map(|owner| key!(owner)),
             ":idempotency_key": self.idempotency_key,
             ":queued_at": self.times.queued_at.as_micros(),
             ":joined_at": self.joined_at.as_micros(),
@@ -294,6 +297,17 @@ impl SessionRow {
         })?;
         let mut statement = conn.prepare_cached("INSERT INTO specs (number, body) VALUES (?1, ?2)")?;
         statement.execute((signed(self.number), write_body(spec)?))?;
+        Ok(())
+    }
+
+    /// Goes to wait again, which it has not since it was first placed: its operation may have got a bucket or lost it.
+    pub(crate) fn save_again(&self, conn: &Connection, rules: &StoreRules) -> Result<(), Fault> {
+        self.save(conn, rules)?;
+        let mut statement = conn.prepare_cached(
+            "UPDATE sessions SET bucket = coalesce((SELECT b.operation FROM buckets b \
+             WHERE b.operation = sessions.operation), '') WHERE number = ?1",
+        )?;
+        statement.execute([signed(self.number)])?;
         Ok(())
     }
 
@@ -336,6 +350,7 @@ impl SessionRow {
             excluded: self.excluded,
             coordinator: self.coordinator,
             worker: self.worker,
+            owner: self.owner,
             idempotency_key: self.idempotency_key,
         }
     }
@@ -351,7 +366,7 @@ fn write_body(spec: &SessionSpec) -> Result<String, Fault> {
     })
 }
 
-fn json(value: &impl Serialize) -> Result<String, Fault> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Fault> {
     serde_json::to_string(value).map_err(|error| corrupt("could not be written as JSON", error))
 }
 
@@ -363,7 +378,7 @@ fn reason(state: SessionState) -> Option<EndReason> {
 }
 
 fn read_state(row: &Row<'_>, worker: Option<WorkerId>, epoch: Epoch) -> Result<SessionState, Fault> {
-    let status: SessionStatus = parse("status", row.get_ref(6)?.as_str().map_err(rusqlite::Error::from)?)?;
+    let status: SessionStatus = parse("status", text(row, 6)?)?;
     let seat = || {
         worker
             .map(|worker| Seat { worker, epoch })
@@ -374,10 +389,7 @@ fn read_state(row: &Row<'_>, worker: Option<WorkerId>, epoch: Epoch) -> Result<S
         SessionStatus::Placed => SessionState::Placed(seat()?),
         SessionStatus::Starting => SessionState::Starting(seat()?),
         SessionStatus::Active => SessionState::Active(seat()?),
-        SessionStatus::Ended => SessionState::Ended(parse(
-            "reason",
-            row.get_ref(7)?.as_str().map_err(rusqlite::Error::from)?,
-        )?),
+        SessionStatus::Ended => SessionState::Ended(parse("reason", text(row, 7)?)?),
     })
 }
 
@@ -390,42 +402,4 @@ fn read_workers(bytes: &[u8]) -> Result<Vec<WorkerId>, Fault> {
 
 fn write_workers(workers: &[WorkerId]) -> Vec<u8> {
     workers.iter().flat_map(|worker| key!(worker)).collect()
-}
-
-// === workers ===
-
-pub(crate) fn read_worker(row: &Row<'_>) -> Result<WorkerRecord, Fault> {
-    let browsers: String = row.get(2)?;
-    let kinds = browsers
-        .split(',')
-        .filter(|kind| !kind.is_empty())
-        .map(|kind| parse("browser", kind));
-    let state: String = row.get(6)?;
-    let known = WorkerState::ALL.into_iter().find(|known| known.as_str() == state);
-    Ok(WorkerRecord {
-        id: WorkerId::from_uuid(uuid(row, 0)?),
-        pool: parse("pool", row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?,
-        browsers: kinds.collect::<Result<_, _>>()?,
-        slots: row.get(3)?,
-        busy: row.get(4)?,
-        lifetime: unsigned(row.get(5)?),
-        state: known.ok_or_else(|| corrupt("state", &state))?,
-        is_circuit_open: row.get(7)?,
-        address: row.get(8)?,
-        registered_at: Timestamp::from_micros(row.get(9)?),
-        heard_at: Timestamp::from_micros(row.get(10)?),
-    })
-}
-
-pub(crate) fn find_worker(conn: &Connection, worker: WorkerId) -> Result<Option<WorkerRecord>, Fault> {
-    let mut statement = conn.prepare_cached(concat!("SELECT ", worker_columns!(), " FROM workers WHERE id = ?1"))?;
-    statement
-        .query_row([key!(worker)], |row| Ok(read_worker(row)))
-        .optional()?
-        .transpose()
-}
-
-/// The kinds as one text; a kind's name has no comma.
-pub(crate) fn write_browsers(browsers: &[BrowserKind]) -> String {
-    browsers.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(",")
 }

@@ -12,8 +12,9 @@ use wharf_core::{
 use wharf_store::{Ended, Freed, PlacementFailure, Replaced, SessionRecord, Submission, Submitted, Touch};
 
 use crate::{
-    rows::{Fault, SessionRow, key, read_worker, session_columns, signed, unsigned, worker_columns},
+    rows::{Fault, SessionRow, key, session_columns, signed, unsigned},
     step::Step,
+    worker_rows::{read_worker, worker_columns},
 };
 
 // === impl Step: the way in ===
@@ -26,6 +27,15 @@ impl Step<'_> {
                 true => Submitted::Known(Box::new(known)),
                 false => Submitted::KeyReused(known.id),
             });
+        }
+        let spec = &submission.spec;
+        if let Some(lock) = self.lock_over(&spec.pool, &spec.operation)? {
+            return Ok(Submitted::Locked(Box::new(lock)));
+        }
+        if let Some(owner) = submission.owner
+            && let Some((held, limit)) = self.spent_quota(owner)?
+        {
+            return Ok(Submitted::QuotaReached { held, limit });
         }
         if !self.is_served(submission)? {
             return Ok(Submitted::NoSuchPool);
@@ -66,13 +76,11 @@ impl Step<'_> {
     /// The session this submission has already made, by its key or by its own id.
     fn known(&self, submission: &Submission) -> Result<Option<SessionRow>, Fault> {
         if let Some(key) = &submission.idempotency_key {
-            let mut statement = self.conn.prepare_cached(concat!(
-                "SELECT ",
-                session_columns!(),
-                " FROM sessions s WHERE s.idempotency_key = ?1"
-            ))?;
+            let mut statement = self.conn.prepare_cached(BY_KEY)?;
+            let owner = submission.owner.map(|owner| key!(owner));
+            let owner: &[u8] = owner.as_ref().map_or(&[], |bytes| bytes);
             let found = statement
-                .query_row([key], |row| Ok(SessionRow::read(row)))
+                .query_row((owner, key), |row| Ok(SessionRow::read(row)))
                 .optional()?
                 .transpose()?;
             if found.is_some() {
@@ -113,6 +121,7 @@ impl Step<'_> {
             worker: None,
             is_leased: false,
             coordinator: submission.coordinator,
+            owner: submission.owner,
             idempotency_key: submission.idempotency_key.clone(),
             times: Clockwork {
                 queued_at: self.now,
@@ -203,7 +212,7 @@ impl Step<'_> {
         row.is_leased = false;
         row.times.placed_at = None;
         row.joined_at = self.now;
-        row.save(self.conn, self.rules)?;
+        row.save_again(self.conn, self.rules)?;
         self.remember(row.coordinator)?;
         self.dispatch(&pool, Some(session))?;
         let record = Box::new(self.present(session)?.record(self.conn)?);
@@ -281,3 +290,10 @@ impl Step<'_> {
         })
     }
 }
+
+/// By `sessions_key`.
+pub(crate) const BY_KEY: &str = concat!(
+    "SELECT ",
+    session_columns!(),
+    " FROM sessions s WHERE coalesce(s.owner, x'') = ?1 AND s.idempotency_key = ?2"
+);

@@ -40,6 +40,7 @@ impl Step<'_> {
             ended.extend(self.expire(session)?);
         }
         self.prune()?;
+        self.tidy_buckets()?;
         Ok(Freed {
             ended,
             placed: self.dispatch_all()?,

@@ -1,18 +1,27 @@
-//! What only this engine promises: a caller is always answered, and the hot statements read by index.
+//! What only this engine promises: a caller is always answered, the hot statements read by index, and a long queue that
+//! is held back costs nobody anything.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use rusqlite::Connection;
-use wharf_core::SessionSpec;
+use wharf_core::{Cover, EndReason, Epoch, LimitScope, LockToken, Operation, PoolName, SessionId, SessionSpec};
 use wharf_store::{
-    Registration, Store, StoreError, StoreRules, Submission, Submitted,
+    LockWish, Registration, Store, StoreError, StoreRules, Submission, Submitted,
     conformance::{ManualClock, run},
 };
 
 use crate::{
-    SqliteStore,
+    SqliteStore, dispatch, holds,
     open::{Durability, open_writer},
-    step, sweep,
+    sessions,
+    step::Step,
+    sweep, views,
 };
 
 fn store() -> SqliteStore {
@@ -38,6 +47,7 @@ fn submission(n: u128, description: String) -> Submission {
             description,
             ..SessionSpec::default()
         },
+        owner: None,
         idempotency_key: None,
         queue_limit: 10,
     }
@@ -110,10 +120,16 @@ fn plan(conn: &Connection, sql: &str) -> Vec<String> {
 fn hot_statements_read_by_their_index_and_never_sort() {
     let conn = open_writer(None, Durability::Normal).unwrap();
     for (sql, index) in [
-        (step::HEAD, "sessions_queue"),
-        (step::FREE_WORKERS, "workers_free"),
+        (dispatch::HEAD, "sessions_queue"),
+        (dispatch::FREE_WORKERS, "workers_free"),
         (sweep::DUE, "sessions_due"),
         (sweep::LAPSED, "sessions_tickets"),
+        (sessions::BY_KEY, "sessions_key"),
+        (holds::POOL_LIMITS, "PRIMARY KEY"),
+        (holds::RUNNING, "PRIMARY KEY"),
+        (holds::FORGET_EXPIRED, "locks_by_end"),
+        (holds::FILL_BUCKET, "sessions_live"),
+        (holds::EMPTY_BUCKET, "sessions_live"),
     ] {
         let steps = plan(&conn, sql);
         assert_eq!(steps.len(), 1, "{sql}: {steps:?}");
@@ -121,5 +137,133 @@ fn hot_statements_read_by_their_index_and_never_sort() {
             steps[0].starts_with("SEARCH") && steps[0].contains(index),
             "{sql}: {steps:?}"
         );
+    }
+}
+
+#[test]
+fn buckets_and_places_are_found_by_index() {
+    let conn = open_writer(None, Durability::Normal).unwrap();
+    for sql in [dispatch::BUCKETS, views::POSITION] {
+        for step in plan(&conn, sql) {
+            let is_short = ["SCAN b", "SCAN buckets", "SCAN CONSTANT ROW"]
+                .iter()
+                .any(|table| step.starts_with(table));
+            assert!(is_short || !step.starts_with("SCAN"), "{sql}: {step}");
+        }
+    }
+}
+
+/// What holds a queue back in the test below.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Hold {
+    Slots,
+    PoolLimit,
+    OperationLimit,
+    PoolLock,
+    OperationLock,
+}
+
+fn operation(name: &str) -> Operation {
+    name.parse().unwrap()
+}
+
+fn scrape(n: u128) -> Submission {
+    let mut one = submission(n, String::new());
+    one.spec.operation = operation("scrape");
+    one.queue_limit = u64::MAX;
+    one
+}
+
+/// The steps of SQLite's machine that the work took.
+fn cost<T>(step: &mut Step<'_>, work: impl FnOnce(&mut Step<'_>) -> T) -> (u64, T) {
+    let count = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&count);
+    let tick = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    step.conn.progress_handler(1, Some(tick)).unwrap();
+    let answer = work(step);
+    step.conn.progress_handler(0, None::<fn() -> bool>).unwrap();
+    (count.load(Ordering::Relaxed), answer)
+}
+
+/// What submit, end and vacate cost when this many wait behind this.
+fn costs(hold: Hold, waiting: u128) -> [u64; 4] {
+    let mut costs = None;
+    run(async {
+        let store = store();
+        let slots = if hold == Hold::Slots { 2 } else { 9 };
+        store
+            .register(Registration {
+                slots,
+                ..registration()
+            })
+            .await
+            .unwrap();
+        let limit = |scope, max| {
+            let pool = PoolName::default();
+            let store = &store;
+            async move { store.set_limit(&pool, scope, Some(max)).await.unwrap() }
+        };
+        // Two run; all others wait.
+        match hold {
+            Hold::Slots => {}
+            Hold::OperationLimit => drop(limit(LimitScope::Operation(operation("scrape")), 2).await),
+            _ => drop(limit(LimitScope::Pool, 2).await),
+        }
+        let fill = move |step: &mut Step<'_>| (1..=waiting + 2).try_for_each(|n| step.submit(&scrape(n)).map(drop));
+        store.writer.call(fill).await.unwrap();
+        assert_eq!(store.stats().await.unwrap().queued, u64::try_from(waiting).unwrap());
+        if let Hold::PoolLock | Hold::OperationLock = hold {
+            let operations = if hold == Hold::PoolLock {
+                vec![]
+            } else {
+                vec![operation("scrape")]
+            };
+            let wish = LockWish {
+                name: Default::default(),
+                token: LockToken::from_uuid(uuid::Uuid::nil()),
+                holder: String::new(),
+                description: String::new(),
+                cover: Cover {
+                    pools: Vec::new(),
+                    operations,
+                },
+                ttl: Duration::from_secs(60),
+                owner: None,
+            };
+            store.acquire_lock(wish).await.unwrap();
+        }
+        let session = |n: u128| SessionId::from_uuid(uuid::Uuid::from_u128(n));
+        let work = move |step: &mut Step<'_>| {
+            // Under a lock the newcomer is refused, otherwise it waits behind the others.
+            let (newcomer, _) = cost(step, |step| step.submit(&scrape(99_999)).map(drop));
+            // One that is not held back, or only for want of a slot.
+            let (another, _) = cost(step, |step| step.submit(&submission(99_998, String::new())).map(drop));
+            let (end, _) = cost(step, |step| {
+                step.end(session(waiting + 1), EndReason::Cancelled, None).map(drop)
+            });
+            let (vacate, freed) = cost(step, |step| step.vacate(session(1), Epoch(1)));
+            freed?;
+            Ok([newcomer, another, end, vacate])
+        };
+        costs = Some(store.writer.call(work).await.unwrap());
+    });
+    costs.unwrap()
+}
+
+#[test]
+fn long_queue_that_is_held_back_slows_nobody() {
+    use Hold::*;
+    for hold in [Slots, PoolLimit, OperationLimit, PoolLock, OperationLock] {
+        let (short, long) = (costs(hold, 10), costs(hold, 10_000));
+        for (few, many) in short.into_iter().zip(long) {
+            // A row's worth of difference: which page splits is chance.
+            assert!(
+                many <= few + few / 10 + 20,
+                "{hold:?}: {short:?} with 10 waiting, {long:?} with 10,000"
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Its own file because reconciliation (I6) is a rule of its own: after each report, book and worker agree or the worker
 //! has been told what to end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use rusqlite::named_params;
 use wharf_core::{
@@ -13,14 +13,21 @@ use wharf_core::{
 use wharf_store::{EndedSession, Freed, Heartbeat, HeartbeatReply, Registered, Registration, WorkerRecord};
 
 use crate::{
-    rows::{Fault, SessionRow, find_worker, key, write_browsers},
+    rows::{Fault, SessionRow, key},
     step::Step,
+    worker_rows::{find_worker, write_browsers},
 };
 
 // === impl Step: workers ===
 
 impl Step<'_> {
     pub(crate) fn register(&mut self, registration: &Registration) -> Result<Registered, Fault> {
+        // Its past life may have been in another pool, where its leases counted.
+        let mut pools: BTreeSet<_> = find_worker(self.conn, registration.worker)?
+            .map(|past| past.pool)
+            .into_iter()
+            .collect();
+        pools.insert(registration.pool.clone());
         let ended = self.empty(registration.worker, EndReason::WorkerLost)?;
         let state = if registration.is_ready {
             WorkerState::Available
@@ -41,7 +48,10 @@ impl Step<'_> {
             ":address": registration.address,
             ":now": self.now.as_micros(),
         })?;
-        let placed = self.dispatch(&registration.pool, None)?;
+        let placed = match pools.len() {
+            1 => self.dispatch(&registration.pool, None)?,
+            _ => self.dispatch_all()?,
+        };
         Ok(Registered {
             freed: Freed { ended, placed },
         })
@@ -52,6 +62,8 @@ impl Step<'_> {
             return Ok(HeartbeatReply::Unknown);
         };
         worker.is_circuit_open = heartbeat.is_circuit_open;
+        worker.warm = heartbeat.warm;
+        worker.launching = heartbeat.launching;
         if heartbeat.is_ready {
             worker.state = worker_step(worker.state, WorkerEvent::Ready).unwrap_or(worker.state);
         }
@@ -120,14 +132,16 @@ impl Step<'_> {
 
     /// Writes what a report changes.
     fn heard(&self, worker: &WorkerRecord) -> Result<(), Fault> {
-        let mut statement = self
-            .conn
-            .prepare_cached("UPDATE workers SET state = ?1, is_circuit_open = ?2, heard_at = ?3 WHERE id = ?4")?;
+        let mut statement = self.conn.prepare_cached(
+            "UPDATE workers SET state = ?1, is_circuit_open = ?2, heard_at = ?3, warm = ?5, launching = ?6 WHERE id = ?4",
+        )?;
         let values = (
             worker.state.as_str(),
             worker.is_circuit_open,
             self.now.as_micros(),
             key!(worker.id),
+            worker.warm,
+            worker.launching,
         );
         statement.execute(values)?;
         Ok(())

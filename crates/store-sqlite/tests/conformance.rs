@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use wharf_store::{
     Store, StoreRules,
-    conformance::{Harness, ManualClock, lockstep},
+    conformance::{Harness, ManualClock, lockstep, race},
 };
 use wharf_store_memory::MemoryStore;
 use wharf_store_sqlite::{Durability, SqliteStore};
@@ -61,4 +61,19 @@ fn random_sequences_agree_with_the_model() {
 #[test]
 fn random_sequences_on_a_file_agree_with_the_model() {
     lockstep::check(&OnFile::default(), Some(&Model), 32);
+}
+
+#[test]
+fn locks_raced_against_placement_keep_the_invariants() {
+    race::locks(&InMemory, 3_000);
+}
+
+#[test]
+fn limits_raced_against_placement_keep_the_invariants() {
+    race::limits(&InMemory, 3_000);
+}
+
+#[test]
+fn locks_raced_on_a_file_keep_the_invariants() {
+    race::locks(&OnFile::default(), 300);
 }

@@ -10,9 +10,12 @@ use std::{
 
 use tokio::task::JoinSet;
 use uuid::Uuid;
-use wharf_core::{CoordinatorId, EndReason, Epoch, SessionId, SessionSpec, SessionStatus, WorkerId, WorkerState};
+use wharf_core::{
+    CoordinatorId, Cover, EndReason, Epoch, Isolation, KeyId, LimitScope, LockToken, PoolName, SessionId, SessionSpec,
+    SessionStatus, Timeouts, WorkerId, WorkerState,
+};
 use wharf_store::{
-    Registration, SessionQuery, Store, StoreRules, Submission, Submitted,
+    KeyRole, LockWish, NewKey, Registration, SessionQuery, Store, StoreRules, Submission, Submitted,
     conformance::{ManualClock, run},
     invariants,
 };
@@ -40,6 +43,7 @@ fn submission(n: u128) -> Submission {
         session: session(n),
         coordinator: CoordinatorId::from_uuid(Uuid::from_u128(1)),
         spec: SessionSpec::default(),
+        owner: None,
         idempotency_key: Some(format!("key-{n}")),
         queue_limit: u64::MAX,
     }
@@ -167,6 +171,151 @@ fn file_of_a_later_version_is_refused() {
         matches!(refused, Some(OpenError::Newer { found: 999, .. })),
         "{refused:?}"
     );
+}
+
+/// Limits and keys are the operator's word; a lock is somebody's who may be alive, and has an end of its own.
+#[test]
+fn limits_locks_and_keys_survive_a_restart() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wharf.db");
+        let store = open(&path);
+        let key = KeyId::from_uuid(Uuid::from_u128(1));
+        let (pool, name) = (PoolName::default(), Default::default());
+        let of = |n| Submission {
+            owner: Some(key),
+            ..submission(n)
+        };
+        let operation = || LimitScope::Operation("scrape".parse().unwrap());
+        store.register(registration(1, 5)).await.unwrap();
+        let new = NewKey {
+            id: key,
+            name: "ci".to_owned(),
+            hash: [7; 32],
+            role: KeyRole::Admin,
+            max_sessions: Some(2),
+        };
+        store.create_key(new).await.unwrap();
+        store.set_limit(&pool, LimitScope::Pool, Some(1)).await.unwrap();
+        store.set_limit(&pool, operation(), Some(0)).await.unwrap();
+        store.submit(of(1)).await.unwrap();
+        store.submit(of(2)).await.unwrap();
+        let wish = LockWish {
+            name,
+            token: LockToken::from_uuid(Uuid::from_u128(1)),
+            holder: "deploy".to_owned(),
+            description: String::new(),
+            cover: Cover {
+                pools: vec![pool.clone()],
+                operations: vec!["scrape".parse().unwrap()],
+            },
+            ttl: std::time::Duration::from_secs(10),
+            owner: Some(key),
+        };
+        store.acquire_lock(wish.clone()).await.unwrap();
+        let before = store.snapshot().await.unwrap();
+        assert_eq!(before.keys[0].held, 2);
+        store.close().await.unwrap();
+
+        let store = open(&path);
+        assert_eq!(store.snapshot().await.unwrap(), before);
+        store.recover("wharf was restarted").await.unwrap();
+        let after = store.snapshot().await.unwrap();
+        assert_eq!((after.limits, &after.locks), (before.limits, &before.locks));
+        assert_eq!((after.keys[0].held, after.keys[0].max_sessions), (0, Some(2)));
+        store.register(registration(1, 5)).await.unwrap();
+        let mut scrape = of(3);
+        scrape.spec.operation = "scrape".parse().unwrap();
+        assert!(matches!(
+            store.submit(scrape).await.unwrap(),
+            Submitted::Locked(lock) if *lock == before.locks[0]
+        ));
+        assert!(matches!(store.submit(of(4)).await.unwrap(), Submitted::Placed(_)));
+        assert!(matches!(
+            store.submit(of(5)).await.unwrap(),
+            Submitted::Queued { position: 1, .. }
+        ));
+        assert!(matches!(
+            store.submit(of(6)).await.unwrap(),
+            Submitted::QuotaReached { held: 2, limit: 2 }
+        ));
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        store.close().await.unwrap();
+    });
+}
+
+/// A file as the first version left it: one worker, one session that runs, two that wait, one that has ended.
+fn first_version(path: &Path) {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    conn.execute_batch(include_str!("../migrations/0001_initial.sql"))
+        .unwrap();
+    conn.pragma_update(None, "user_version", 1).unwrap();
+    let now = 1_700_000_000_000_000_i64;
+    let worker = *Uuid::from_u128(1).as_bytes();
+    conn.execute(
+        "INSERT INTO workers (id, pool, browsers, slots, state, is_circuit_open, address, registered_at, heard_at) \
+         VALUES (?1, 'default', 'chromium', 1, 'available', 0, '', ?2, ?2)",
+        (worker, now),
+    )
+    .unwrap();
+    let timeouts = serde_json::to_string(&Timeouts::default()).unwrap();
+    let body = serde_json::json!({ "description": "", "data": {}, "options": {},
+        "isolation": Isolation::default(), "keep_alive": true });
+    for n in 1..=4_u8 {
+        conn.execute(
+            "INSERT INTO sessions (number, id, pool, browser, priority, operation, status, epoch, is_leased, coordinator, \
+             idempotency_key, queued_at, joined_at, excluded, timeouts) \
+             VALUES (?1, ?2, 'default', 'chromium', 0, 'session', 'queued', 0, 0, ?3, ?4, ?5, ?5, x'', ?6)",
+            (n, session(n.into()).as_uuid().into_bytes(), worker, format!("key-{n}"), now, &timeouts),
+        )
+        .unwrap();
+        conn.execute(
+            "INSERT INTO specs (number, body) VALUES (?1, ?2)",
+            (n, body.to_string()),
+        )
+        .unwrap();
+    }
+    conn.execute(
+        "UPDATE sessions SET status = 'active', epoch = 1, is_leased = 1, worker = ?1, placed_at = ?2, started_at = ?2 \
+         WHERE number = 1",
+        (worker, now),
+    )
+    .unwrap();
+    conn.execute(
+        "UPDATE sessions SET status = 'ended', reason = 'cancelled', ended_at = ?1 WHERE number = 4",
+        [now],
+    )
+    .unwrap();
+}
+
+#[test]
+fn file_of_the_first_version_opens_with_all_it_holds() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wharf.db");
+        first_version(&path);
+        let store = open(&path);
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        let pool = PoolName::default();
+        let report = store.pool(&pool).await.unwrap();
+        assert_eq!((report.active, report.running, report.queued), (1, 1, 2));
+        assert_eq!((report.operations[0].running, report.operations[0].queued), (1, 2));
+        assert!(matches!(
+            store.submit(submission(1)).await.unwrap(),
+            Submitted::Known(record) if record.owner.is_none()
+        ));
+        // What it holds takes part in what is new.
+        let scope = LimitScope::Operation("session".parse().unwrap());
+        store.set_limit(&pool, scope.clone(), Some(1)).await.unwrap();
+        store.register(registration(2, 5)).await.unwrap();
+        assert_eq!(store.stats().await.unwrap().queued, 2);
+        let freed = store.set_limit(&pool, scope, Some(2)).await.unwrap();
+        assert_eq!(freed.placed[0].session, session(2));
+        let freed = store.vacate(session(1), Epoch(1)).await.unwrap();
+        assert_eq!(freed.placed[0].session, session(3));
+        assert_eq!(violations(&store).await, Vec::<String>::new());
+        store.close().await.unwrap();
+    });
 }
 
 /// One client: submits, waits for its turn, runs, ends, vacates.
