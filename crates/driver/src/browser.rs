@@ -221,6 +221,10 @@ pub enum LaunchGate {
     Version,
     /// Waiting for the first page's renderer.
     FirstPage,
+    /// Waiting for a program's own listener on the port it was given.
+    Port,
+    /// Waiting for a program to answer `GET /health` with 200.
+    Health,
 }
 
 /// Why a launch failed.
@@ -260,6 +264,26 @@ pub enum LaunchError {
         phase: LaunchGate,
         /// How long in all.
         waited: Duration,
+        /// Its last words.
+        stderr: String,
+    },
+    /// A program stayed and did not become healthy.
+    #[error("program was not ready after {} ms: still waiting for {phase} ({last}){}", waited.as_millis(), tail(.stderr))]
+    Unhealthy {
+        /// Where it hung.
+        phase: LaunchGate,
+        /// How long in all.
+        waited: Duration,
+        /// What was seen last.
+        last: String,
+        /// Its last words.
+        stderr: String,
+    },
+    /// Every port that was chosen for a program was somebody else's by the time it could have listened.
+    #[error("somebody else listens on every port that was chosen for the program ({}){}", ports(.taken), tail(.stderr))]
+    PortTaken {
+        /// The ports.
+        taken: Vec<u16>,
         /// Its last words.
         stderr: String,
     },
@@ -304,6 +328,26 @@ pub enum DriverProblem {
     NotFound {
         /// Where it was looked for.
         searched: Vec<String>,
+    },
+    /// The program of the driver `command` is nowhere.
+    #[error("no program `{program}` found (looked in {}). Give its path (`--command ./{program}`), or install it somewhere in PATH", searched.join(", "))]
+    ProgramNotFound {
+        /// As configured.
+        program: String,
+        /// Where it was looked for.
+        searched: Vec<String>,
+    },
+    /// The program of the driver `command` starts and never gets ready.
+    #[error(
+        "`{}` was started, but it did not get ready: {source}. It must listen on 127.0.0.1 at the port in its variable \
+         PORT and answer `GET /health` with 200 within `launch_timeout`; try it by hand with \
+         `PORT=9000 {} & curl -i http://127.0.0.1:9000/health`", path.display(), path.display()
+    )]
+    NotReady {
+        /// Which program.
+        path: PathBuf,
+        /// Where it hung.
+        source: Box<LaunchError>,
     },
     /// Found but cannot be executed.
     #[error("`{}` cannot be executed: {reason}. Check the path, its mode (`chmod +x`) and the mount's `noexec`", path.display())]
@@ -353,6 +397,8 @@ impl fmt::Display for LaunchGate {
             Self::Endpoint => "its `DevTools listening` line",
             Self::Version => "its version on the control pipe",
             Self::FirstPage => "its first page",
+            Self::Port => "it to listen on the port in PORT",
+            Self::Health => "it to answer `GET /health` with 200",
         })
     }
 }
@@ -370,6 +416,10 @@ fn tail(stderr: &str) -> String {
     } else {
         format!("; its last words:\n{stderr}")
     }
+}
+
+fn ports(taken: &[u16]) -> String {
+    taken.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn list(refused: &[OptionRefused]) -> String {

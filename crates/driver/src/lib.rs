@@ -9,7 +9,9 @@
 mod browser;
 mod cdp;
 mod chromium;
+mod command;
 mod options;
+mod process;
 mod stderr;
 
 pub use browser::{
@@ -18,5 +20,6 @@ pub use browser::{
 };
 pub use cdp::ControlError;
 pub use chromium::{ChromiumConfig, ChromiumDriver, Engine, Sandbox};
+pub use command::{CommandConfig, CommandDriver};
 pub use options::{AllowList, LaunchOptions, OptionRefused, WindowSize};
 pub use wharf_core::BrowserKind;

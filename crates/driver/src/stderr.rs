@@ -1,4 +1,4 @@
-//! A browser's standard error: drained for ever, its end kept, its one useful line read.
+//! A browser's standard error (and output, where it is wanted): drained for ever, its end kept, its one useful line read.
 //!
 //! Its own file because a pipe nobody reads stops the browser that writes to it. The invariant: the drain goes on as
 //! long as the browser lives and keeps at most 64 KiB.
@@ -26,13 +26,15 @@ pub(crate) struct Stderr {
 // === impl Stderr ===
 
 impl Stderr {
-    /// Starts draining; inside a runtime.
-    pub(crate) fn drain(fd: OwnedFd) -> std::io::Result<Self> {
-        let pipe = pipe::Receiver::from_owned_fd(fd)?;
+    /// Starts draining, each stream into the same end; inside a runtime.
+    pub(crate) fn drain(streams: impl IntoIterator<Item = OwnedFd>) -> std::io::Result<Self> {
         let kept = Arc::new(Mutex::new(VecDeque::new()));
         let (found, endpoint) = watch::channel(None);
         let mut drain = JoinSet::new();
-        drain.spawn(run(pipe, Arc::clone(&kept), found));
+        for stream in streams {
+            let pipe = pipe::Receiver::from_owned_fd(stream)?;
+            drain.spawn(run(pipe, Arc::clone(&kept), found.clone()));
+        }
         Ok(Self {
             kept,
             endpoint,

@@ -8,11 +8,10 @@ use std::{
     ffi::OsStr,
     fs,
     io::Read as _,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use crate::{DriverProblem, chromium::Engine};
+use crate::{DriverProblem, chromium::Engine, process::check_executable};
 
 const SHELLS: &[&str] = &["chromium-headless-shell", "chrome-headless-shell", "headless_shell"];
 const FULL: &[&str] = &[
@@ -85,18 +84,11 @@ fn candidates(names: &[&str], search_path: Option<&OsStr>) -> impl Iterator<Item
 
 /// The real, executable file behind `path`.
 fn executable(path: &Path) -> Result<PathBuf, DriverProblem> {
-    let not = |reason: String| DriverProblem::NotExecutable {
+    let real = fs::canonicalize(path).map_err(|e| DriverProblem::NotExecutable {
         path: path.to_owned(),
-        reason,
-    };
-    let real = fs::canonicalize(path).map_err(|e| not(e.to_string()))?;
-    let meta = fs::metadata(&real).map_err(|e| not(e.to_string()))?;
-    if !meta.is_file() {
-        return Err(not("not a file".into()));
-    }
-    if meta.permissions().mode() & 0o111 == 0 {
-        return Err(not("it has no execute permission".into()));
-    }
+        reason: e.to_string(),
+    })?;
+    check_executable(&real)?;
     Ok(behind_wrapper(&real).unwrap_or(real))
 }
 
@@ -133,6 +125,8 @@ fn is_named(path: &Path, names: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -41,6 +41,8 @@ pub struct ChromiumConfig {
     pub engine: Engine,
     /// A binary instead of a search.
     pub binary: Option<PathBuf>,
+    /// Whether pages may reach link-local addresses, where clouds keep their hosts' credentials.
+    pub allow_link_local: bool,
     /// The operator's own flags, after the table's.
     pub extra_args: Vec<String>,
     /// What clients may set.
@@ -152,6 +154,11 @@ const QUIET_FULL: &[&str] = &[
     "PreloadTopChromeWebUI",
 ];
 
+/// Link-local addresses and the names of metadata services lead nowhere. By what the page asks for: a name of its own that
+/// its DNS resolves to such an address still does, and needs a firewall.
+const NO_LINK_LOCAL: &str = "MAP 169.254.* ^NOTFOUND,MAP [fe80:* ^NOTFOUND,MAP [fd00:ec2:* ^NOTFOUND,\
+                             MAP metadata.google.internal ^NOTFOUND";
+
 /// Host variables that a browser may need; everything else stays with us.
 const HOST_ENV: &[&str] = &[
     "PATH",
@@ -172,6 +179,7 @@ impl ChromiumConfig {
         Self {
             engine: Engine::Auto,
             binary: None,
+            allow_link_local: false,
             extra_args: Vec::new(),
             allow_list: AllowList::default(),
             sandbox: Sandbox::Auto,
@@ -209,6 +217,9 @@ impl CommandLine<'_> {
         }
         if small_shm() {
             args.push("--disable-dev-shm-usage".into());
+        }
+        if !self.config.allow_link_local {
+            args.push(format!("--host-resolver-rules={NO_LINK_LOCAL}"));
         }
         args.extend(self.config.extra_args.iter().cloned());
         args.extend(self.chosen());

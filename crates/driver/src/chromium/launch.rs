@@ -2,9 +2,9 @@
 //!
 //! Its own file because the order is the contract: directory, pipes, spawn, `DevTools listening`, version on the pipe,
 //! first page. Every gate waits for an event, each against its own limit, the process's exit and a call-off. The invariant:
-//! between the spawn and the hand-over one value, [`Process`], owns everything, so every way out cleans up.
+//! between the spawn and the hand-over one value, [`Controlled`], owns everything, so every way out cleans up.
 
-use std::{future::Future, io, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use wharf_core::BrowserId;
-use wharf_process::{FdMapping, Marker, Output, Priority, SessionDir, SpawnRequest, Spawner};
+use wharf_process::{FdMapping, SessionDir, SpawnRequest, Spawner};
 
 use crate::{
     Browser, BrowserKind, BrowserVersion, ControlError, Driver, DriverProblem, DriverReport, Endpoint, LaunchError,
@@ -22,17 +22,13 @@ use crate::{
         ChromiumConfig, Sandbox,
         find::{Found, find},
         flags::CommandLine,
-        running::{ChromiumBrowser, Process},
+        running::{ChromiumBrowser, Controlled},
     },
-    stderr::Stderr,
+    process::{self, Process},
 };
 
-/// Below Chromium's own 300 for renderers, above our 0: pages go first, browsers next, Wharf last.
-const OOM_SCORE_ADJ: i16 = 200;
 /// A trial launch on a busy or cold host may take longer than a session's would be allowed to.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
-/// A fresh profile is 2 MB, a used one tens.
-const LEAST_SPACE: u64 = 50 << 20;
 
 /// Launches Chromium.
 #[derive(Debug)]
@@ -79,13 +75,8 @@ impl ChromiumDriver {
         &self.found.path
     }
 
-    async fn start(&self, spec: &LaunchSpec) -> Result<Process, LaunchError> {
-        let (run_dir, id) = (Arc::clone(&self.config.run_dir), spec.id.to_string());
-        let made = tokio::task::spawn_blocking(move || run_dir.session_dir(&id)).await;
-        let dir = made
-            .map_err(io::Error::other)
-            .and_then(|made| made)
-            .map_err(LaunchError::Disk)?;
+    async fn start(&self, spec: &LaunchSpec) -> Result<Controlled, LaunchError> {
+        let dir = process::make_dir(&self.config.run_dir, &spec.id.to_string()).await?;
         let disk = |e: rustix::io::Errno| LaunchError::Disk(e.into());
         let (their_in, our_out) = pipe_with(PipeFlags::CLOEXEC).map_err(disk)?;
         let (our_in, their_out) = pipe_with(PipeFlags::CLOEXEC).map_err(disk)?;
@@ -97,17 +88,9 @@ impl ChromiumDriver {
                 child: 4,
             },
         ];
-        let spawned = self.spawner.spawn(request).await?;
-        let stderr = spawned
-            .stderr
-            .ok_or_else(|| LaunchError::Disk(io::ErrorKind::BrokenPipe.into()))?;
-        let stderr = Stderr::drain(stderr).map_err(LaunchError::Disk)?;
+        let process = Process::start(self.spawner, request).await?;
         let cdp = Cdp::new(our_out, our_in).map_err(LaunchError::Disk)?;
-        Ok(Process {
-            tree: spawned.tree,
-            cdp,
-            stderr,
-        })
+        Ok(Controlled { process, cdp })
     }
 
     fn request(&self, spec: &LaunchSpec, dir: SessionDir) -> SpawnRequest {
@@ -118,37 +101,19 @@ impl ChromiumDriver {
             shell: self.found.shell,
             sandboxed: self.sandboxed,
         };
+        let (args, env, cwd) = (line.args(), line.env(), dir.path().join("tmp"));
+        let usual = process::request(
+            &self.found.path,
+            spec,
+            &self.config.run_dir,
+            self.config.cgroups.as_ref(),
+        );
         SpawnRequest {
-            program: self.found.path.clone(),
-            args: line.args(),
-            env: line.env(),
-            cwd: Some(dir.path().join("tmp")),
-            fds: Vec::new(),
-            stdout: Output::Null,
-            stderr: Output::Piped,
-            priority: if spec.urgency == Urgency::Refill {
-                Priority::Background
-            } else {
-                Priority::Normal
-            },
-            oom_score_adj: Some(OOM_SCORE_ADJ),
-            marker: Marker {
-                run_dir: self.config.run_dir.path().to_owned(),
-                browser: spec.id.to_string(),
-            },
+            args,
+            env,
+            cwd: Some(cwd),
             dir: Some(dir),
-            cgroups: self.config.cgroups.clone(),
-        }
-    }
-
-    fn check_space(&self) -> Result<(), DriverProblem> {
-        let path = self.config.run_dir.path();
-        match rustix::fs::statvfs(path) {
-            Ok(stat) if stat.f_bavail.saturating_mul(stat.f_frsize) < LEAST_SPACE => Err(DriverProblem::NoSpace {
-                path: path.to_owned(),
-                free: stat.f_bavail.saturating_mul(stat.f_frsize),
-            }),
-            _ => Ok(()),
+            ..usual
         }
     }
 
@@ -159,7 +124,7 @@ impl ChromiumDriver {
             LaunchError::ExitedEarly { stderr, .. } if stderr.contains("No usable sandbox") => {
                 DriverProblem::SandboxUnusable
             }
-            LaunchError::ExitedEarly { stderr, .. } => match missing_library(stderr) {
+            LaunchError::ExitedEarly { stderr, .. } => match process::missing_library(stderr) {
                 Some(library) => DriverProblem::MissingLibrary { path, library },
                 None => DriverProblem::Launch {
                     path,
@@ -185,7 +150,7 @@ impl Driver for ChromiumDriver {
     }
 
     async fn check(&self) -> Result<DriverReport, DriverProblem> {
-        self.check_space()?;
+        process::check_space(&self.config.run_dir)?;
         let begun = Instant::now();
         let spec = LaunchSpec {
             id: BrowserId::from_uuid(Uuid::now_v7()),
@@ -214,9 +179,9 @@ impl Driver for ChromiumDriver {
             .validate(&self.config.allow_list)
             .map_err(LaunchError::Refused)?;
         let begun = Instant::now();
-        let process = self.start(&spec).await?;
+        let controlled = self.start(&spec).await?;
         let gates = Gates {
-            process: &process,
+            controlled: &controlled,
             begun,
             limit: spec.timeout,
             urgency: spec.urgency,
@@ -224,18 +189,17 @@ impl Driver for ChromiumDriver {
         };
         match gates.pass().await {
             Ok((version, endpoint)) => {
-                let pid = process.tree.pid();
+                let pid = controlled.process.tree.pid();
                 tracing::debug!(browser = %spec.id, pid, elapsed = ?begun.elapsed(), "browser is ready");
                 Ok(Arc::new(ChromiumBrowser {
                     id: spec.id,
                     version,
                     endpoint,
-                    process,
+                    controlled,
                 }))
             }
             Err(error) => {
-                process.tree.kill().await;
-                process.tree.files_removed().await;
+                controlled.process.undo().await;
                 Err(error)
             }
         }
@@ -244,7 +208,7 @@ impl Driver for ChromiumDriver {
 
 /// The way from "spawned" to "ready".
 struct Gates<'a> {
-    process: &'a Process,
+    controlled: &'a Controlled,
     begun: Instant,
     limit: Duration,
     urgency: Urgency,
@@ -255,12 +219,14 @@ struct Gates<'a> {
 
 impl Gates<'_> {
     async fn pass(&self) -> Result<(BrowserVersion, Endpoint), LaunchError> {
-        let endpoint = async { Ok(self.process.stderr.endpoint().await) };
+        let endpoint = async { Ok(self.controlled.process.stderr.endpoint().await) };
         let endpoint = self.gate(LaunchGate::Endpoint, endpoint).await?;
-        let version = self.gate(LaunchGate::Version, self.process.version(self.limit)).await?;
+        let version = self
+            .gate(LaunchGate::Version, self.controlled.version(self.limit))
+            .await?;
         // Whoever waits is better served by a browser now than by a page in a moment; its renderer is on its way.
         if self.urgency == Urgency::Refill {
-            self.gate(LaunchGate::FirstPage, self.process.first_page(self.limit))
+            self.gate(LaunchGate::FirstPage, self.controlled.first_page(self.limit))
                 .await?;
         }
         Ok((version, endpoint))
@@ -276,7 +242,7 @@ impl Gates<'_> {
             // Biased: of an exit and the broken pipe it causes, the exit is the cause.
             biased;
             // Cancel-safe: a watch.
-            exited = self.process.tree.exited() => Err(self.left_early(exited).await),
+            exited = self.controlled.process.tree.exited() => Err(self.controlled.process.left_early(exited).await),
             () = self.cancel.cancelled() => Err(LaunchError::Cancelled),
             // Dropping a step forgets its call.
             done = tokio::time::timeout(self.limit, step) => match done {
@@ -287,42 +253,26 @@ impl Gates<'_> {
         }
     }
 
-    async fn left_early(&self, exited: wharf_process::Exited) -> LaunchError {
-        if exited.out_of_memory.is_some() {
-            return LaunchError::OutOfMemory;
-        }
-        LaunchError::ExitedEarly {
-            exit: exited.status,
-            stderr: self.process.last_words().await,
-        }
-    }
-
     fn not_ready(&self, phase: LaunchGate) -> LaunchError {
         LaunchError::NotReady {
             phase,
             waited: self.begun.elapsed(),
-            stderr: self.process.stderr.tail(),
+            stderr: self.controlled.process.stderr.tail(),
         }
     }
 
     /// A closed pipe is usually an exit that the kernel has not told us yet.
     async fn wrong(&self, phase: LaunchGate, source: ControlError) -> LaunchError {
-        let soon = tokio::time::timeout(Duration::from_millis(200), self.process.tree.exited()).await;
+        let soon = tokio::time::timeout(Duration::from_millis(200), self.controlled.process.tree.exited()).await;
         match (soon, source) {
-            (Ok(exited), ControlError::Closed) => self.left_early(exited).await,
+            (Ok(exited), ControlError::Closed) => self.controlled.process.left_early(exited).await,
             (_, source) => LaunchError::Control {
                 phase,
                 source,
-                stderr: self.process.stderr.tail(),
+                stderr: self.controlled.process.stderr.tail(),
             },
         }
     }
-}
-
-/// The dynamic loader's words: `…: error while loading shared libraries: libnss3.so: cannot open …`.
-fn missing_library(stderr: &str) -> Option<String> {
-    let (_, rest) = stderr.split_once("error while loading shared libraries: ")?;
-    rest.split(':').next().map(str::to_owned)
 }
 
 fn settle_sandbox(wanted: Sandbox, binary: &Path) -> (bool, Option<String>) {

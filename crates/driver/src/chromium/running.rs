@@ -9,20 +9,19 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wharf_core::BrowserId;
-use wharf_process::{ExitStatus, Exited, Priority, Tree};
+use wharf_process::Priority;
 
 use crate::{
     Browser, BrowserVersion, ControlError, Endpoint, Exit, PageTarget, ProbeFailed,
     cdp::{Call, Cdp},
-    stderr::Stderr,
+    process::Process,
 };
 
-/// The process and our channels to it, ready or not. Dropping it kills the tree and removes its directory.
+/// The process and our channel to it, ready or not. Dropping it kills the tree and removes its directory.
 #[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) tree: Tree,
+pub(crate) struct Controlled {
+    pub(crate) process: Process,
     pub(crate) cdp: Cdp,
-    pub(crate) stderr: Stderr,
 }
 
 /// A browser that is ready.
@@ -31,7 +30,7 @@ pub(crate) struct ChromiumBrowser {
     pub(crate) id: BrowserId,
     pub(crate) version: BrowserVersion,
     pub(crate) endpoint: Endpoint,
-    pub(crate) process: Process,
+    pub(crate) controlled: Controlled,
 }
 
 #[derive(Deserialize)]
@@ -52,9 +51,9 @@ struct Attached {
     session: String,
 }
 
-// === impl Process ===
+// === impl Controlled ===
 
-impl Process {
+impl Controlled {
     pub(crate) async fn version(&self, limit: Duration) -> Result<BrowserVersion, ControlError> {
         self.cdp
             .call(Call {
@@ -125,31 +124,6 @@ impl Process {
         };
         self.cdp.call::<_, Value>(detach).await.map(drop)
     }
-
-    /// Its last words, once they are all here.
-    pub(crate) async fn last_words(&self) -> String {
-        self.stderr.settled().await;
-        self.stderr.tail()
-    }
-
-    async fn describe(&self, exited: Exited) -> Exit {
-        if exited.killed_by_us {
-            return Exit::Killed;
-        }
-        if let Some(memory) = exited.out_of_memory {
-            return Exit::OutOfMemory {
-                used: memory.used,
-                limit: memory.limit,
-            };
-        }
-        match exited.status {
-            ExitStatus::Code(0) => Exit::Clean,
-            status => Exit::Crashed {
-                status,
-                detail: self.last_words().await,
-            },
-        }
-    }
 }
 
 // === impl ChromiumBrowser ===
@@ -161,7 +135,7 @@ impl Browser for ChromiumBrowser {
     }
 
     fn pid(&self) -> u32 {
-        self.process.tree.pid()
+        self.controlled.process.tree.pid()
     }
 
     fn version(&self) -> &BrowserVersion {
@@ -173,35 +147,35 @@ impl Browser for ChromiumBrowser {
     }
 
     async fn probe(&self, limit: Duration) -> Result<(), ProbeFailed> {
-        self.process.version(limit).await.map(drop).map_err(ProbeFailed)
+        self.controlled.version(limit).await.map(drop).map_err(ProbeFailed)
     }
 
     async fn exited(&self) -> Exit {
-        let exited = self.process.tree.exited().await;
-        self.process.describe(exited).await
+        let exited = self.controlled.process.tree.exited().await;
+        self.controlled.process.describe(exited).await
     }
 
     async fn kill(&self) {
-        self.process.tree.kill().await;
+        self.controlled.process.tree.kill().await;
     }
 
     async fn files_removed(&self) {
-        self.process.tree.files_removed().await;
+        self.controlled.process.tree.files_removed().await;
     }
 
     fn pss_bytes(&self) -> Option<u64> {
-        self.process.tree.pss_bytes()
+        self.controlled.process.tree.pss_bytes()
     }
 
     async fn pages(&self, limit: Duration) -> Result<Vec<PageTarget>, ControlError> {
-        self.process.pages(limit).await
+        self.controlled.pages(limit).await
     }
 
     async fn open_page(&self, url: &str, limit: Duration) -> Result<PageTarget, ControlError> {
-        self.process.open_page(url, limit).await
+        self.controlled.open_page(url, limit).await
     }
 
     fn promote(&self) {
-        self.process.tree.set_priority(Priority::Normal);
+        self.controlled.process.tree.set_priority(Priority::Normal);
     }
 }
