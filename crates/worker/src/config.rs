@@ -17,6 +17,8 @@ pub struct WorkerConfig {
     pub warm: WarmRules,
     /// Limit of one launch, readiness gate included.
     pub launch_timeout: Duration,
+    /// How long a program may take to answer for its session.
+    pub forward_timeout: Duration,
     /// How often a browser is probed.
     pub probe_interval: Duration,
     /// How long one probe may take.

@@ -6,10 +6,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 use wharf_core::{EndReason, Epoch, SessionId, WorkerId};
-use wharf_driver::{Browser, Endpoint, LaunchOptions};
+use wharf_driver::{Browser, CallFailed, Endpoint, LaunchOptions};
 
 /// A wish for a browser.
 #[derive(Debug, Clone)]
@@ -20,6 +20,30 @@ pub struct LeaseRequest {
     pub epoch: Epoch,
     /// Launch options; the default ones are served from the warm pool.
     pub options: LaunchOptions,
+    /// The client's own data, for programs that are told of their session.
+    pub data: serde_json::Value,
+}
+
+/// A browser that serves a session.
+pub struct Leased {
+    /// The browser.
+    pub browser: Arc<dyn Browser>,
+    /// What a program answered when it was told of its session; browsers that are not told have none.
+    pub answer: Option<serde_json::Value>,
+}
+
+/// Why a session's program could not be looked at.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LookError {
+    /// The session has no browser here.
+    #[error("the worker holds no browser for the session")]
+    NotHeld,
+    /// Its browser is driven over a WebSocket.
+    #[error("the session's browser is no program that could be asked over HTTP")]
+    NoProgram,
+    /// The program did not answer as it should.
+    #[error(transparent)]
+    Failed(#[from] CallFailed),
 }
 
 /// Why there is no browser.
@@ -64,7 +88,7 @@ pub struct WorkerStatus {
 pub(crate) type Held = Arc<RwLock<HashMap<SessionId, (Epoch, Arc<dyn Browser>)>>>;
 
 pub(crate) enum Request {
-    Lease(LeaseRequest, oneshot::Sender<Result<Arc<dyn Browser>, LeaseError>>),
+    Lease(LeaseRequest, oneshot::Sender<Result<Leased, LeaseError>>),
     Close {
         session: SessionId,
         epoch: Epoch,
@@ -86,6 +110,7 @@ pub struct WorkerHandle {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) held: Held,
     pub(crate) changed: Arc<Notify>,
+    pub(crate) counts: watch::Receiver<(usize, usize)>,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -97,8 +122,9 @@ impl WorkerHandle {
         self.id
     }
 
-    /// A browser for a session. Dropping the future withdraws the wish; a browser already chosen is then closed.
-    pub async fn lease(&self, request: LeaseRequest) -> Result<Arc<dyn Browser>, LeaseError> {
+    /// A browser for a session; a program has taken the session by then. Dropping the future withdraws the wish; a browser
+    /// already chosen is then closed.
+    pub async fn lease(&self, request: LeaseRequest) -> Result<Leased, LeaseError> {
         let (reply, answer) = oneshot::channel();
         self.requests
             .send(Request::Lease(request, reply))
@@ -124,6 +150,13 @@ impl WorkerHandle {
     /// The browser a session holds.
     pub fn browser(&self, session: SessionId) -> Option<Arc<dyn Browser>> {
         self.held.read().get(&session).map(|(_, browser)| browser.clone())
+    }
+
+    /// What a session's program says of it. Goes straight to the program: the desk is not asked.
+    pub async fn look(&self, session: SessionId, limit: Duration) -> Result<serde_json::Value, LookError> {
+        let browser = self.browser(session).ok_or(LookError::NotHeld)?;
+        let program = browser.program().ok_or(LookError::NoProgram)?;
+        Ok(program.look(limit).await?)
     }
 
     /// Where any browser that is up listens, for what is the same for all of them.

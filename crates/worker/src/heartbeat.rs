@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use wharf_core::EndReason;
 use wharf_store::{Heartbeat, HeartbeatReply, Registration};
@@ -13,6 +14,9 @@ use crate::{UplinkError, WorkerHandle, WorkerParts};
 
 /// A report that takes longer is given up; the next one follows.
 const REPORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Counts for people are reported at most this often.
+const COUNTS_GAP: Duration = Duration::from_secs(1);
 
 pub(crate) async fn register(parts: &WorkerParts) -> Result<(), UplinkError> {
     parts.uplink.register(registration(parts)).await
@@ -33,15 +37,19 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker, handle: WorkerHand
     let uplink = parts.uplink.clone();
     let registration = registration(parts);
     let interval = parts.config.heartbeat_interval;
+    let mut counts = handle.counts.clone();
     tasks.spawn(async move {
         // Ends when the desk is gone.
         while let Some(status) = handle.status().await {
+            counts.mark_unchanged();
             let heartbeat = Heartbeat {
                 worker: handle.id(),
                 held: status.held,
                 is_circuit_open: status.is_circuit_open,
                 is_ready: true,
                 is_draining: status.is_draining,
+                warm: u32::try_from(status.warm).unwrap_or(u32::MAX),
+                launching: u32::try_from(status.launching).unwrap_or(u32::MAX),
             };
             match tokio::time::timeout(REPORT_LIMIT, uplink.heartbeat(heartbeat)).await {
                 Ok(Ok(HeartbeatReply::Known { end, .. })) => {
@@ -63,6 +71,7 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker, handle: WorkerHand
             tokio::select! {
                 () = tokio::time::sleep(interval) => {}
                 () = handle.changed.notified() => {}
+                () = counts_changed(&mut counts) => {}
             }
         }
         if let Err(error) = uplink.deregister(handle.id()).await {
@@ -70,6 +79,15 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker, handle: WorkerHand
         }
         tracing::debug!(reason = %EndReason::WorkerDrained, "worker deregistered");
     });
+}
+
+/// Warm browsers and launches come and go with every session: they are worth an early report, but not one each.
+async fn counts_changed(counts: &mut watch::Receiver<(usize, usize)>) {
+    tokio::time::sleep(COUNTS_GAP).await;
+    if counts.changed().await.is_err() {
+        // The desk is gone; the next look says so.
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn end_everything(handle: &WorkerHandle) {

@@ -19,7 +19,7 @@ mod supervisor;
 pub mod uplink;
 
 pub use config::WorkerConfig;
-pub use handle::{LeaseError, LeaseRequest, WorkerHandle, WorkerStatus};
+pub use handle::{LeaseError, LeaseRequest, Leased, LookError, WorkerHandle, WorkerStatus};
 pub use metrics::WorkerMetrics;
 pub use uplink::{Uplink, UplinkError};
 

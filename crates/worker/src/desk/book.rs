@@ -13,7 +13,7 @@ use wharf_core::{
 use wharf_driver::LaunchOptions;
 
 use super::Kept;
-use crate::handle::{LeaseError, LeaseRequest};
+use crate::handle::{LeaseError, LeaseRequest, Leased};
 
 /// One placement of one session.
 pub(crate) type Lease = (SessionId, Epoch);
@@ -27,7 +27,7 @@ pub(crate) enum Purpose {
     Session(Lease),
 }
 
-pub(crate) type Reply = oneshot::Sender<Result<std::sync::Arc<dyn wharf_driver::Browser>, LeaseError>>;
+pub(crate) type Reply = oneshot::Sender<Result<Leased, LeaseError>>;
 
 /// A session that holds a slot and waits for its browser.
 pub(crate) struct Waiting {

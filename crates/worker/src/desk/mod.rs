@@ -2,18 +2,20 @@
 //!
 //! - `book`: what is where (browsers by state, leases, who waits): data and look-ups.
 //! - `serve`: what to do on each request and event.
+//! - `program`: telling a program of its session, before it is given out and before it is killed.
 //!
 //! An actor, so that events from clients, launches, exits and timers are put in one order; the invariants of the book
 //! (a browser serves one session, a session holds one browser) then need no locks.
 
 mod book;
+mod program;
 mod serve;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wharf_core::{BrowserId, breaker::Breaker, warm::Demand, warm::Shrink};
 use wharf_driver::{Browser, LaunchError};
@@ -37,6 +39,11 @@ pub(crate) enum Event {
         id: BrowserId,
         trouble: Trouble,
     },
+    /// What a program answered to its session's begin, or why it did not.
+    Begun {
+        id: BrowserId,
+        result: Result<serde_json::Value, String>,
+    },
     Gone {
         id: BrowserId,
     },
@@ -56,6 +63,8 @@ pub(crate) struct Desk {
     events: mpsc::Sender<Event>,
     held: Held,
     changed: Arc<Notify>,
+    /// Warm browsers and launches in flight, for the report.
+    counts: watch::Sender<(usize, usize)>,
     book: Book,
     breaker: Breaker,
     demand: Demand,
@@ -80,6 +89,7 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker) -> WorkerHandle {
     let (events, reports) = mpsc::channel(EVENTS);
     let held = Held::default();
     let changed = Arc::new(Notify::new());
+    let (counts, counted) = watch::channel((0, 0));
     let desk = Desk {
         config: Arc::new(parts.config.clone()),
         driver: parts.driver.clone(),
@@ -90,6 +100,7 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker) -> WorkerHandle {
         events,
         held: held.clone(),
         changed: changed.clone(),
+        counts,
         book: Book::default(),
         breaker: Breaker::default(),
         demand: Demand::new(parts.clock.now(), LAUNCH_TIME),
@@ -104,6 +115,7 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker) -> WorkerHandle {
         requests,
         held,
         changed,
+        counts: counted,
         tasks: tasks.clone(),
     }
 }
@@ -152,6 +164,8 @@ pub(crate) struct Kept {
     pub purpose: book::Purpose,
     /// The session it serves.
     pub lease: Option<book::Lease>,
+    /// Whom to answer when its program has taken the session.
+    pub beginning: Option<program::Beginning>,
     /// Ends its launch or its supervisor.
     pub stop: CancellationToken,
 }

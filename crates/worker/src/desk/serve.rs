@@ -22,6 +22,7 @@ use wharf_process::{
 use super::{
     Desk, Event, Kept,
     book::{Lease, Purpose, Waiting},
+    program::{self, Beginning},
 };
 use crate::{
     WorkerStatus,
@@ -75,6 +76,7 @@ impl Desk {
                 took,
             } => self.launch_failed(id, &error, took),
             Event::Troubled { id, trouble } => self.troubled(id, trouble),
+            Event::Begun { id, result } => self.begun(id, result),
             Event::Gone { id } => self.gone(id),
             Event::Measured { used, browsers } => {
                 let each = used.checked_div(browsers as u64).unwrap_or(self.memory.1);
@@ -116,14 +118,9 @@ impl Desk {
             return;
         };
         self.book.bind(id, lease);
-        self.held.write().insert(lease.0, (lease.1, browser.clone()));
         browser.promote();
         self.metrics.leased(how);
-        if waiting.reply.send(Ok(browser)).is_err() {
-            // The coordinator gave up at the very hand-over; it says so by `close` too, but need not.
-            self.metrics.leased("withdrawn");
-            self.close(id, None);
-        }
+        self.answer(id, browser, waiting);
     }
 
     fn close_session(&mut self, lease: Lease) -> bool {
@@ -147,6 +144,7 @@ impl Desk {
 
     /// A coordinator that dropped its wish without closing the session.
     fn withdraw_abandoned(&mut self) {
+        self.close_abandoned();
         if self.book.waiting.iter().any(|waiting| waiting.reply.is_closed()) {
             for waiting in self.book.take_abandoned() {
                 self.metrics.leased("withdrawn");
@@ -211,6 +209,7 @@ impl Desk {
             browser: None,
             purpose,
             lease: None,
+            beginning: None,
             stop: stop.clone(),
         };
         self.book.insert(id, kept);
@@ -304,6 +303,16 @@ impl Desk {
         if matches!(trouble, Trouble::Hung(_)) {
             self.metrics.hung.inc();
         }
+        if let Some(Beginning { reply }) = self.book.get_mut(id).and_then(|kept| kept.beginning.take()) {
+            // Nobody has used it yet: the session is placed again, not ended.
+            let more = detail.map(|text| format!(": {text}")).unwrap_or_default();
+            self.not_begun(
+                id,
+                reply,
+                format!("the program ended before it took its session ({reason}{more})"),
+            );
+            return;
+        }
         match state {
             BrowserState::Leased if reason == EndReason::Released => {}
             BrowserState::Leased => self.breaker.crashed(self.clock.now()),
@@ -314,7 +323,7 @@ impl Desk {
     }
 
     /// Begins the end of a browser. With a verdict, its session is told first.
-    fn close(&mut self, id: BrowserId, verdict: Option<(EndReason, Option<String>)>) {
+    pub(super) fn close(&mut self, id: BrowserId, verdict: Option<(EndReason, Option<String>)>) {
         let was_launching = self
             .book
             .get(id)
@@ -325,8 +334,11 @@ impl Desk {
         if let Some(lease) = self.book.lease_of(id) {
             self.held.write().remove(&lease.0);
         }
-        if let Some(kept) = self.book.get(id) {
+        if let Some(kept) = self.book.get_mut(id) {
             kept.stop.cancel();
+            if let Some(Beginning { reply }) = kept.beginning.take() {
+                let _ = reply.send(Err(LeaseError::Withdrawn));
+            }
         }
         if !was_launching {
             self.kill(id, verdict);
@@ -338,6 +350,9 @@ impl Desk {
             return;
         };
         let lease = self.book.lease_of(id);
+        // Who was found hung is not asked: the answer would be the limit.
+        let is_hung = matches!(verdict, Some((EndReason::BrowserHung, _)));
+        let asked = (lease.is_some() && !is_hung).then_some(self.config.forward_timeout);
         let (uplink, events) = (self.uplink.clone(), self.events.clone());
         self.tasks.spawn(async move {
             let told = async {
@@ -345,8 +360,14 @@ impl Desk {
                     uplink.ended(session, epoch, reason, detail).await;
                 }
             };
+            let ended = async {
+                if let Some(limit) = asked {
+                    program::finish(browser.as_ref(), limit).await;
+                }
+                browser.kill().await;
+            };
             // At once, but the slot is given back only after both.
-            tokio::join!(told, browser.kill());
+            tokio::join!(told, ended);
             let _ = events.send(Event::Gone { id }).await;
             browser.files_removed().await;
         });
@@ -504,6 +525,9 @@ impl Desk {
             .workers_pending
             .set(i64::try_from(launching).unwrap_or(i64::MAX));
         self.metrics.circuit_open.set(i64::from(self.breaker.is_open()));
+        let counts = (self.book.count(BrowserState::Warm), launching);
+        self.counts
+            .send_if_modified(|known| std::mem::replace(known, counts) != counts);
     }
 }
 
@@ -514,7 +538,7 @@ fn is_pressed() -> bool {
 }
 
 /// The end reason that a browser's trouble means for its session, and more about it for people.
-fn verdict(trouble: &Trouble) -> (EndReason, Option<String>) {
+pub(super) fn verdict(trouble: &Trouble) -> (EndReason, Option<String>) {
     match trouble {
         // `Browser.close` from a client: the process leaves in good order.
         Trouble::Exited(Exit::Clean) => (

@@ -1,4 +1,6 @@
-//! The desk against a scripted driver: leases, launches, ends, back-off, withdrawal, drain.
+//! The desk against a scripted driver: leases, launches, ends, back-off, withdrawal, drain; `program`: sessions of programs.
+
+mod program;
 
 use std::{
     net::SocketAddr,
@@ -41,6 +43,7 @@ struct FakeBrowser {
     exit: watch::Sender<Option<Exit>>,
     is_hung: AtomicBool,
     alive: Arc<AtomicUsize>,
+    script: Option<Arc<program::Script>>,
 }
 
 /// Launches as the test allows: one permit a launch; failures as many as asked for.
@@ -50,6 +53,8 @@ struct FakeDriver {
     launched: Mutex<Vec<Arc<FakeBrowser>>>,
     alive: Arc<AtomicUsize>,
     most_alive: AtomicUsize,
+    /// What its browsers do as programs; none for browsers that are not told of their sessions.
+    script: Option<Arc<program::Script>>,
 }
 
 struct FakeGrid(mpsc::UnboundedSender<Told>);
@@ -111,6 +116,9 @@ impl Browser for FakeBrowser {
         })
     }
     fn promote(&self) {}
+    fn program(&self) -> Option<&dyn wharf_driver::Program> {
+        self.script.as_ref().map(|_| self as &dyn wharf_driver::Program)
+    }
 }
 
 #[async_trait]
@@ -146,6 +154,7 @@ impl Driver for FakeDriver {
             exit: watch::channel(None).0,
             is_hung: AtomicBool::new(false),
             alive: self.alive.clone(),
+            script: self.script.clone(),
         });
         self.launched.lock().push(browser.clone());
         Ok(browser)
@@ -181,12 +190,21 @@ struct Rig {
 }
 
 async fn rig(min: usize, max: usize, spare: usize, permits: usize) -> Rig {
+    rig_with((min, max, spare), permits, None).await
+}
+
+async fn rig_with(
+    (min, max, spare): (usize, usize, usize),
+    permits: usize,
+    script: Option<Arc<program::Script>>,
+) -> Rig {
     let driver = Arc::new(FakeDriver {
         permits: Semaphore::new(permits),
         failures: AtomicUsize::new(0),
         launched: Mutex::default(),
         alive: Arc::default(),
         most_alive: AtomicUsize::new(0),
+        script,
     });
     #[expect(clippy::disallowed_methods, reason = "a test reads it to the end")]
     let (tell, told) = mpsc::unbounded_channel();
@@ -203,6 +221,7 @@ async fn rig(min: usize, max: usize, spare: usize, permits: usize) -> Rig {
                 memory_budget: None,
             },
             launch_timeout: Duration::from_secs(6),
+            forward_timeout: Duration::from_secs(5),
             probe_interval: Duration::from_secs(5),
             probe_limit: Duration::from_secs(2),
             probe_misses: 2,
@@ -225,6 +244,7 @@ fn wish(epoch: u32) -> LeaseRequest {
         session: SessionId::from_uuid(Uuid::now_v7()),
         epoch: Epoch(epoch),
         options: LaunchOptions::default(),
+        data: serde_json::Value::Null,
     }
 }
 
@@ -328,7 +348,7 @@ async fn failing_launches_are_told_and_open_the_circuit_until_one_succeeds() {
     for _ in 0..3 {
         match rig.worker.lease(wish(1)).await {
             Err(LeaseError::LaunchFailed(text)) => assert!(text.contains("no display"), "{text}"),
-            other => panic!("{:?}", other.map(|browser| browser.id())),
+            other => panic!("{:?}", other.map(|leased| leased.browser.id())),
         }
     }
     assert!(rig.worker.status().await.unwrap().is_circuit_open);
