@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
-use wharf_core::{CoordinatorId, PoolName, SessionSpec, Timeouts};
+use wharf_core::{BrowserKind, CoordinatorId, PoolName, SessionSpec, Timeouts};
 use wharf_relay::RelayConfig;
 
 /// A coordinator's settings.
@@ -15,6 +15,8 @@ pub struct CoordinatorConfig {
     pub queue_limit: u64,
     /// The pool of sessions that name none.
     pub pool: PoolName,
+    /// The kind of browser of sessions that name none: what this grid's workers serve.
+    pub browser: BrowserKind,
     /// What sessions get that ask for nothing.
     pub timeouts: Timeouts,
     /// The most that sessions may ask for; `None` is no limit.
@@ -23,6 +25,8 @@ pub struct CoordinatorConfig {
     pub starting_limit: Duration,
     /// Longest time for a connection to a browser.
     pub dial_limit: Duration,
+    /// Longest time for a program to answer for its session.
+    pub forward_timeout: Duration,
     /// How relays ping and give up.
     pub relay: RelayConfig,
     /// How often time is applied to the store; spread by a fifth.
@@ -35,6 +39,10 @@ pub struct CoordinatorConfig {
     pub body_limit: usize,
     /// Longest time for a request's body to arrive.
     pub body_timeout: Duration,
+    /// Whether clients must show a key.
+    pub keys: KeyRule,
+    /// Whether faults may be injected over the API.
+    pub faults: bool,
     /// Host names by which clients may call us, besides addresses, localhost and the external URL's.
     pub allow_hosts: Vec<String>,
     /// The URL clients use, if it cannot be told from their requests.
@@ -50,6 +58,7 @@ impl CoordinatorConfig {
     pub fn defaults(&self) -> SessionSpec {
         SessionSpec {
             pool: self.pool.clone(),
+            browser: self.browser,
             timeouts: self.timeouts,
             ..SessionSpec::default()
         }
@@ -60,6 +69,17 @@ impl CoordinatorConfig {
         let peer = peer.to_canonical();
         self.trusted_proxies.iter().any(|net| net.contains(&peer))
     }
+}
+
+/// Whether clients must show a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRule {
+    /// Always: the grid can be reached from beyond this machine.
+    Always,
+    /// From the first key on.
+    OnceMade,
+    /// Never; the binary allows it on loopback only.
+    Never,
 }
 
 /// The most that a session may ask for.
@@ -85,16 +105,20 @@ pub(crate) mod tests {
             id: CoordinatorId::from_uuid(Uuid::now_v7()),
             queue_limit: 10,
             pool: PoolName::default(),
+            browser: BrowserKind::default(),
             timeouts: Timeouts::default(),
             longest: LongestTimeouts::default(),
             starting_limit: Duration::from_secs(30),
             dial_limit: Duration::from_secs(5),
+            forward_timeout: Duration::from_secs(5),
             relay: RelayConfig::default(),
             sweep_interval: Duration::from_secs(1),
             touch_interval: Duration::from_secs(1),
             ticket_renewal: Duration::from_secs(3),
             body_limit: 1 << 20,
             body_timeout: Duration::from_secs(10),
+            keys: KeyRule::Never,
+            faults: false,
             allow_hosts: Vec::new(),
             external_url: None,
             trusted_proxies: Vec::new(),

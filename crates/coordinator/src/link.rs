@@ -3,6 +3,8 @@
 //! Its own file because it has two implementations: in-process (`wharf up`) and HTTP to the worker's gateway (fleet).
 //! The coordinator never sees a process or a driver.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 use wharf_core::{Seat, SessionId};
@@ -17,6 +19,8 @@ pub struct LeaseWish {
     pub seat: Seat,
     /// Launch options as the driver defines them.
     pub options: serde_json::Value,
+    /// The client's own data, for programs that are told of their session.
+    pub data: serde_json::Value,
 }
 
 /// Why a worker could not.
@@ -37,6 +41,9 @@ pub enum LinkError {
     /// The browser does not answer.
     #[error("the browser cannot be reached: {0}")]
     BrowserUnreachable(String),
+    /// The browser was asked and said nothing in time.
+    #[error("the browser does not answer: {0}")]
+    BrowserHung(String),
     /// The session has no browser there.
     #[error("the worker holds no browser for the session")]
     NotHeld,
@@ -52,6 +59,17 @@ pub enum DialTarget {
     Browser,
     /// One of its pages.
     Page(String),
+}
+
+/// What to do to a browser on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Kill it.
+    Crash,
+    /// Stop it for good.
+    Hang,
+    /// Stop it for a while.
+    Slow(Duration),
 }
 
 /// A page of a session's browser.
@@ -87,8 +105,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> BrowserIo for T {}
 /// Towards workers.
 #[async_trait]
 pub trait WorkerLink: Send + Sync + 'static {
-    /// A browser for a session. Dropping the future withdraws the wish.
-    async fn lease(&self, wish: LeaseWish) -> Result<(), LinkError>;
+    /// A browser for a session; the answer is a program's own, browsers that are not told of their session have none.
+    /// Dropping the future withdraws the wish.
+    async fn lease(&self, wish: LeaseWish) -> Result<Option<serde_json::Value>, LinkError>;
+    /// What a session's program says of it.
+    async fn look(&self, session: SessionId, limit: Duration) -> Result<serde_json::Value, LinkError>;
     /// Ends a session's browser. `false` means that the worker holds nothing for it: the slot may be freed at once.
     async fn close(&self, session: SessionId, seat: Seat) -> bool;
     /// A WebSocket to a session's browser, past its handshake.
@@ -103,6 +124,8 @@ pub trait WorkerLink: Send + Sync + 'static {
     fn driven(&self) -> Driven;
     /// Whether these launch options are allowed; the text names each that is not.
     fn check_options(&self, options: &serde_json::Value) -> Result<(), String>;
+    /// Breaks a session's browser on purpose.
+    async fn disturb(&self, session: SessionId, fault: Fault) -> Result<(), LinkError>;
     /// Processes that carry our mark and belong to no browser. Must be 0.
     async fn orphans(&self) -> u64;
 }

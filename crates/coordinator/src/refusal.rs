@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use wharf_core::{EndReason, ErrorCode, Retry, SessionId};
-use wharf_store::StoreError;
+use wharf_core::{EndReason, ErrorCode, LockName, Retry, SessionId};
+use wharf_store::{LockRecord, StoreError};
 
 /// A refused request.
 #[derive(Debug, Clone)]
@@ -14,13 +14,15 @@ pub struct Refusal {
     /// The stable code.
     pub code: ErrorCode,
     /// A sentence that names the thing and the value.
-    pub message: String,
+    pub message: Box<str>,
     /// The session, if there is one.
     pub session: Option<SessionId>,
     /// Why it ended.
     pub reason: Option<EndReason>,
     /// The limit that was reached and how much of it is used.
     pub limit: Option<(u64, u64)>,
+    /// The lock that is in the way.
+    pub lock: Option<Box<LockRecord>>,
     /// The place in the queue that the request had.
     pub position: Option<u64>,
     /// When to try again.
@@ -38,10 +40,11 @@ impl Refusal {
         let retry_after = (code.retry() == Retry::After && code.status() >= 500).then_some(Duration::from_secs(1));
         Self {
             code,
-            message: message.into(),
+            message: message.into().into_boxed_str(),
             session: None,
             reason: None,
             limit: None,
+            lock: None,
             position: None,
             retry_after,
             allow: None,
@@ -73,6 +76,23 @@ impl Refusal {
             reason: Some(reason),
             ..Self::new(ErrorCode::SessionEnded, message)
         }
+    }
+
+    /// A lock is in the way.
+    pub fn locked(lock: &LockRecord, why: &str) -> Self {
+        let message = format!(
+            "the lock `{}` is held by {} since {} until {}, and {why}",
+            lock.name, lock.holder, lock.taken_at, lock.until
+        );
+        Self {
+            lock: Some(Box::new(lock.clone())),
+            ..Self::new(ErrorCode::LockHeld, message)
+        }
+    }
+
+    /// Nobody holds the lock.
+    pub fn no_lock(name: &LockName, why: &str) -> Self {
+        Self::new(ErrorCode::LockNotFound, format!("there is no lock `{name}`: {why}"))
     }
 
     /// Shutting down.

@@ -7,9 +7,11 @@ use std::convert::Infallible;
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::{HeaderMap, header, request::Parts};
-use wharf_core::SessionId;
+use wharf_core::{BrowserKind, SessionId};
+use wharf_store::SessionRecord;
+use wharf_wire::rest::Connect;
 
-use super::Front;
+use super::{Front, access::QueryToken};
 use crate::{CoordinatorConfig, server::Peer};
 
 /// The base of every URL we hand out, without a trailing slash.
@@ -17,6 +19,8 @@ use crate::{CoordinatorConfig, server::Peer};
 pub struct BaseUrl {
     is_secure: bool,
     authority_and_prefix: String,
+    /// The key, if the request had it in its query: the URLs in the answer then have it, too.
+    token: Option<String>,
 }
 
 // === impl BaseUrl ===
@@ -25,17 +29,41 @@ impl BaseUrl {
     /// For WebSockets.
     pub fn ws(&self, path: &str) -> String {
         let scheme = if self.is_secure { "wss" } else { "ws" };
-        format!("{scheme}://{}{path}", self.authority_and_prefix)
+        format!("{scheme}://{}", self.bare(path))
+    }
+
+    /// For everything else.
+    pub fn http(&self, path: &str) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.bare(path))
     }
 
     /// Without a scheme, as the inspector wants it.
     pub fn bare(&self, path: &str) -> String {
-        format!("{}{path}", self.authority_and_prefix)
+        let token = self.token.as_deref().map_or_else(String::new, |token| {
+            let mark = if path.contains('?') { '&' } else { '?' };
+            format!("{mark}token={token}")
+        });
+        format!("{}{path}{token}", self.authority_and_prefix)
     }
 
     /// Where to attach to a session.
     pub fn session(&self, session: SessionId) -> String {
         self.ws(&format!("/devtools/browser/{session}"))
+    }
+
+    /// Where an active session is used: over the DevTools protocol, or over HTTP where a program serves it.
+    pub fn connect(&self, record: &SessionRecord) -> Connect {
+        match record.spec.browser {
+            BrowserKind::Command => Connect {
+                cdp: None,
+                http: Some(self.http(&format!("/sessions/{}", record.id))),
+            },
+            _ => Connect {
+                cdp: Some(self.session(record.id)),
+                http: None,
+            },
+        }
     }
 
     /// Tells it from the configuration, the forwarding headers of a trusted proxy, or the Host header.
@@ -46,6 +74,7 @@ impl BaseUrl {
             return Self {
                 is_secure,
                 authority_and_prefix: rest.trim_end_matches('/').to_owned(),
+                token: None,
             };
         }
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -55,6 +84,7 @@ impl BaseUrl {
             return Self {
                 is_secure: false,
                 authority_and_prefix: host,
+                token: None,
             };
         }
         // The first element is what the client's own request said; later ones are inner hops.
@@ -74,6 +104,7 @@ impl BaseUrl {
         Self {
             is_secure: matches!(proto.to_ascii_lowercase().as_str(), "https" | "wss"),
             authority_and_prefix: format!("{host}{slash}{prefix}"),
+            token: None,
         }
     }
 }
@@ -93,7 +124,14 @@ impl FromRequestParts<Front> for BaseUrl {
 
     async fn from_request_parts(parts: &mut Parts, front: &Front) -> Result<Self, Infallible> {
         let peer = parts.extensions.get::<Peer>().copied();
-        Ok(Self::tell(front.service.config(), peer, &parts.headers))
+        let token = parts
+            .extensions
+            .get::<QueryToken>()
+            .map(|QueryToken(token)| token.clone());
+        Ok(Self {
+            token,
+            ..Self::tell(front.service.config(), peer, &parts.headers)
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Its own file because every route that takes a body must refuse the same things in the same words: too large, too
 //! slow, not JSON, wrong shape.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use axum::body::Body;
 use http::{HeaderMap, header};
@@ -13,12 +13,37 @@ use wharf_core::ErrorCode;
 
 use crate::{CoordinatorConfig, Refusal};
 
-/// The body as JSON; `None` if there is none.
-pub(super) async fn read<T: DeserializeOwned>(
+/// The body as any JSON; `None` if there is none.
+pub(super) async fn value(
+    config: &CoordinatorConfig,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Option<serde_json::Value>, Refusal> {
+    match read(config, headers, body).await? {
+        Some(bytes) => parse(&bytes).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The body as a JSON object; `None` if there is none.
+pub(super) async fn object<T: DeserializeOwned>(
     config: &CoordinatorConfig,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Option<T>, Refusal> {
+    let Some(bytes) = read(config, headers, body).await? else {
+        return Ok(None);
+    };
+    // serde would also take the fields in a row, as an array.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        let _any: serde::de::IgnoredAny = parse(&bytes)?;
+        return Err(Refusal::invalid("the body is not valid: expected a JSON object"));
+    }
+    parse(&bytes).map(Some)
+}
+
+/// The body, bounded in size and time, if it says that it is JSON; `None` if it is empty.
+async fn read(config: &CoordinatorConfig, headers: &HeaderMap, body: Body) -> Result<Option<bytes::Bytes>, Refusal> {
     let bytes = collect(body, config.body_limit, config.body_timeout).await?;
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
@@ -39,9 +64,60 @@ pub(super) async fn read<T: DeserializeOwned>(
             return Err(Refusal::new(ErrorCode::UnsupportedMediaType, message));
         }
     }
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|error| Refusal::invalid(format!("the body is not valid: {error}")))
+    Ok(Some(bytes))
+}
+
+/// JSON, with the field named that is wrong.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, cause) = (error.path().to_string(), error.inner());
+        match path.as_str() {
+            "." => Refusal::invalid(format!("the body is not valid: {cause}")),
+            _ => Refusal::invalid(format!("the body is not valid: `{path}`: {cause}")),
+        }
+    })?;
+    json.end()
+        .map_err(|error| Refusal::invalid(format!("the body is not valid: {error}")))?;
+    Ok(value)
+}
+
+/// The body as JSON, which must be there.
+pub(super) async fn required<T: DeserializeOwned>(
+    config: &CoordinatorConfig,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    object(config, headers, body)
+        .await?
+        .ok_or_else(|| Refusal::invalid("the body is missing: expected a JSON object"))
+}
+
+/// A text for people: so many characters, and none that would spoil a terminal.
+pub(super) fn text(what: &str, text: String, length: RangeInclusive<usize>) -> Result<String, Refusal> {
+    let count = text.chars().count();
+    if !length.contains(&count) {
+        let (least, most) = (length.start(), length.end());
+        return Err(Refusal::invalid(format!(
+            "`{what}`: expected {least} to {most} characters, got {count}"
+        )));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Refusal::invalid(format!(
+            "`{what}`: control characters are not allowed"
+        )));
+    }
+    Ok(text)
+}
+
+/// A count of sessions that makes sense.
+pub(super) fn within(what: &str, count: u64) -> Result<u64, Refusal> {
+    match count {
+        0..=1_000_000 => Ok(count),
+        _ => Err(Refusal::invalid(format!(
+            "`{what}`: expected 0 to 1000000, got {count}"
+        ))),
+    }
 }
 
 async fn collect(body: Body, limit: usize, time: Duration) -> Result<bytes::Bytes, Refusal> {

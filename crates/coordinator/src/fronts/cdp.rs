@@ -21,7 +21,7 @@ use wharf_relay::{
 };
 use wharf_wire::rest::ErrorBody;
 
-use super::{Front, envelope::PLAYWRIGHT_LOG, sessions::parse_id};
+use super::{Front, access::Caller, envelope::PLAYWRIGHT_LOG, sessions::parse_id};
 use crate::{
     DialTarget, Refusal,
     server::ClientIo,
@@ -42,8 +42,8 @@ pub(super) const NEW: &str = "new";
         (status = 503, description = "The queue is full or the wait was too long", body = ErrorBody)
     )
 )]
-pub async fn root(State(front): State<Front>, request: Request) -> Result<Response, Refusal> {
-    per_connection(&front, request).await
+pub async fn root(State(front): State<Front>, caller: Caller, request: Request) -> Result<Response, Refusal> {
+    per_connection(&front, caller, request).await
 }
 
 /// The same, naming the browser.
@@ -57,8 +57,8 @@ pub async fn root(State(front): State<Front>, request: Request) -> Result<Respon
         (status = 503, description = "The queue is full or the wait was too long", body = ErrorBody)
     )
 )]
-pub async fn chromium(State(front): State<Front>, request: Request) -> Result<Response, Refusal> {
-    per_connection(&front, request).await
+pub async fn chromium(State(front): State<Front>, caller: Caller, request: Request) -> Result<Response, Refusal> {
+    per_connection(&front, caller, request).await
 }
 
 /// Attach to a session. Closing leaves it alive until its idle timeout unless it was made otherwise.
@@ -76,17 +76,18 @@ pub async fn chromium(State(front): State<Front>, request: Request) -> Result<Re
 )]
 pub async fn browser(
     State(front): State<Front>,
+    caller: Caller,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, Refusal> {
     if id == NEW {
-        return per_connection(&front, request).await;
+        return per_connection(&front, caller, request).await;
     }
     let (mut parts, _) = request.into_parts();
     let response = check(&parts)?;
     let attachment = front
         .service
-        .attach(parse_id(&id)?, DialTarget::Browser, OnLeave::AsMade)
+        .attach(caller, parse_id(&id)?, DialTarget::Browser, OnLeave::AsMade)
         .await?;
     Ok(upgrade(&front, &mut parts, response, attachment))
 }
@@ -113,6 +114,7 @@ pub struct PageQuery {
 )]
 pub async fn page(
     State(front): State<Front>,
+    caller: Caller,
     Path(target): Path<String>,
     Query(query): Query<PageQuery>,
     request: Request,
@@ -132,15 +134,16 @@ pub async fn page(
     }
     let attachment = front
         .service
-        .attach(parse_id(&session)?, DialTarget::Page(target), OnLeave::AsMade)
+        .attach(caller, parse_id(&session)?, DialTarget::Page(target), OnLeave::AsMade)
         .await?;
     Ok(upgrade(&front, &mut parts, response, attachment))
 }
 
-async fn per_connection(front: &Front, request: Request) -> Result<Response, Refusal> {
+async fn per_connection(front: &Front, caller: Caller, request: Request) -> Result<Response, Refusal> {
     let (mut parts, _) = request.into_parts();
     let response = check(&parts)?;
     let mut spec = front.service.config().defaults();
+    front.service.check_is_driven(spec.browser, None)?;
     // Whoever connects is attached: no connect timeout.
     spec.timeouts.connect = None;
     spec.keep_alive = false;
@@ -148,17 +151,22 @@ async fn per_connection(front: &Front, request: Request) -> Result<Response, Ref
         .service
         .open(Ask {
             spec,
+            owner: caller.owner(),
             idempotency_key: None,
         })
         .await?
         .otherwise(EndReason::ClientDisconnected);
     let session = handover.record.id;
-    let attachment = match front.service.attach(session, DialTarget::Browser, OnLeave::End).await {
+    let attachment = match front
+        .service
+        .attach(caller, session, DialTarget::Browser, OnLeave::End)
+        .await
+    {
         Ok(attachment) => attachment,
         Err(refusal) => {
             // Nobody left: it is the browser that cannot be reached. The first reason wins, so a supervisor that knows
             // better has said so already.
-            let detail = Some(refusal.message.clone());
+            let detail = Some(refusal.message.to_string());
             front.service.end(session, EndReason::BrowserCrashed, detail).await?;
             handover.delivered();
             return Err(refusal);

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use wharf_core::ErrorCode;
 use wharf_wire::rest::ErrorBody;
 
-use super::{BaseUrl, Front, cdp::NEW};
+use super::{BaseUrl, Front, access::Caller, cdp::NEW};
 use crate::{LinkError, PageInfo, Refusal, service::Ask};
 
 /// Sessions whose pages are listed, at most: the list is for people who debug, not for fleets.
@@ -79,9 +79,9 @@ pub async fn version(State(front): State<Front>, base: BaseUrl) -> Json<Version>
     get, path = "/json/list", tag = "cdp",
     responses((status = 200, description = "As Chromium answers it", body = Vec<Target>))
 )]
-pub async fn list(State(front): State<Front>, base: BaseUrl) -> Json<Vec<Target>> {
+pub async fn list(State(front): State<Front>, base: BaseUrl, caller: Caller) -> Json<Vec<Target>> {
     let mut targets = Vec::new();
-    for session in front.service.live_ids().into_iter().take(LISTED) {
+    for session in front.service.live_ids_of(caller).into_iter().take(LISTED) {
         // A session that ends meanwhile has no pages.
         let pages = front.service.inner().link.pages(session).await.unwrap_or_default();
         targets.extend(pages.into_iter().map(|page| target(&base, &session.to_string(), page)));
@@ -114,6 +114,7 @@ pub async fn protocol(State(front): State<Front>) -> Result<Response, Refusal> {
     put, path = "/json/new", tag = "cdp",
     responses(
         (status = 200, description = "As Chromium answers it", body = Target),
+        (status = 400, description = "This grid runs programs, which have no pages", body = ErrorBody),
         (status = 502, description = "No browser could be launched", body = ErrorBody),
         (status = 503, description = "The queue is full or the wait was too long", body = ErrorBody)
     )
@@ -121,14 +122,17 @@ pub async fn protocol(State(front): State<Front>) -> Result<Response, Refusal> {
 pub async fn new(
     State(front): State<Front>,
     base: BaseUrl,
+    caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Target>, Refusal> {
     let url = decode(query.as_deref().unwrap_or("about:blank"));
     let spec = front.service.config().defaults();
+    front.service.check_is_driven(spec.browser, None)?;
     let handover = front
         .service
         .open(Ask {
             spec,
+            owner: caller.owner(),
             idempotency_key: None,
         })
         .await?;

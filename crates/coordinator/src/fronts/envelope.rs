@@ -10,13 +10,13 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use tracing::Instrument;
 use uuid::Uuid;
 use wharf_core::{ErrorCode, RequestId};
 use wharf_wire::rest::{ErrorBody, ErrorDetail};
 
-use super::Front;
+use super::{Front, access, locks};
 use crate::{CoordinatorConfig, Refusal, metrics::CodeLabel, server::Peer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -34,7 +34,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-pub(super) async fn wrap(State(front): State<Front>, request: Request, next: Next) -> Response {
+pub(super) async fn wrap(State(front): State<Front>, mut request: Request, next: Next) -> Response {
     let id = RequestId::from_uuid(Uuid::now_v7());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let is_upgrade = request.headers().contains_key(header::UPGRADE);
@@ -43,9 +43,13 @@ pub(super) async fn wrap(State(front): State<Front>, request: Request, next: Nex
     let answer = async {
         let refused = foreign_host(front.service.config(), &request)
             .or_else(|| foreign_origin(&method, is_upgrade, request.headers()));
-        match refused {
-            Some(refusal) => refusal.into_response(),
-            None => next.run(request).await,
+        let admitted = match refused {
+            Some(refusal) => Err(refusal),
+            None => access::admit(&front, &mut request).await,
+        };
+        match admitted {
+            Ok(()) => next.run(request).await,
+            Err(refusal) => refusal.into_response(),
         }
     };
     let mut response = answer.instrument(span.clone()).await;
@@ -73,7 +77,13 @@ pub(super) async fn wrap(State(front): State<Front>, request: Request, next: Nex
 /// A name that somebody else's DNS points at us makes their pages "same origin" (DNS rebinding), so a name must be one
 /// that we know. Addresses cannot be rebound. Proxies that are trusted vouch for their own.
 fn foreign_host(config: &CoordinatorConfig, request: &Request) -> Option<Refusal> {
-    let host = request.headers().get(header::HOST)?.to_str().unwrap_or("?");
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    // RFC 9112 §3.2: exactly one; older clients have none.
+    if second.is_some() || (first.is_none() && request.version() == Version::HTTP_11) {
+        return Some(Refusal::invalid("expected exactly one Host header"));
+    }
+    let host = first?.to_str().unwrap_or("?");
     let name = host.rsplit_once(':').map_or(host, |(name, port)| {
         if port.bytes().all(|b| b.is_ascii_digit()) {
             name
@@ -135,6 +145,16 @@ fn refused(refusal: &Refusal, id: RequestId, is_upgrade: bool) -> Response {
     if let Some(allow) = refusal.allow {
         headers.insert(header::ALLOW, HeaderValue::from_static(allow));
     }
+    if refusal.code == ErrorCode::Unauthorized {
+        headers.append(
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static("Bearer realm=\"wharf\""),
+        );
+        headers.append(
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static("Basic realm=\"wharf\""),
+        );
+    }
     if refusal.code == ErrorCode::UpgradeRequired {
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
@@ -166,7 +186,7 @@ fn detail(refusal: &Refusal, id: RequestId) -> ErrorBody {
     ErrorBody {
         error: ErrorDetail {
             code: refusal.code,
-            message: refusal.message.clone(),
+            message: refusal.message.to_string(),
             advice: refusal.code.advice(),
             source: refusal.code.source(),
             retry: refusal.code.retry(),
@@ -176,6 +196,7 @@ fn detail(refusal: &Refusal, id: RequestId) -> ErrorBody {
             limit: refusal.limit.map(|(limit, _)| limit),
             current: refusal.limit.map(|(_, current)| current),
             position: refusal.position,
+            lock: refusal.lock.as_ref().map(|lock| Box::new(locks::shape(lock, None))),
             retry_after_ms: refusal
                 .retry_after
                 .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),

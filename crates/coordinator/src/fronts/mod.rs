@@ -1,21 +1,30 @@
 //! The fronts: what clients speak, on one port.
 //!
+//! - [`access`]: who may call what, and who is calling.
 //! - [`sessions`] serves `/v1/sessions`.
 //! - [`seed`] serves `/sessions`, seed 000's form of it.
 //! - [`cdp`] serves the WebSockets at `/`, `/chromium`, `/devtools/browser/…`, `/devtools/page/…`.
 //! - [`discovery`] serves `/json/…`.
+//! - [`pool`] serves `/v1/pool` and `/v1/queue`; [`locks`] `/v1/locks`; [`keys`] `/v1/keys`.
+//! - [`faults`] serves `/debug/…`, where it is allowed.
 //! - [`ops`] serves `/metrics`, `/livez`, `/readyz`, `/openapi.json`.
 //! - `envelope`: what is common to all: request ids, log lines, error bodies, the Origin rule.
 //! - `address`: what the client calls us, behind proxies too.
-//! - `body`: reading JSON bodies with limits.
+//! - `body`: reading JSON bodies with limits; `sent`: answers that know whether they were sent.
 
+pub mod access;
 mod address;
 mod body;
 pub mod cdp;
 pub mod discovery;
 mod envelope;
+pub mod faults;
+pub mod keys;
+pub mod locks;
 pub mod ops;
+pub mod pool;
 pub mod seed;
+mod sent;
 pub mod sessions;
 
 use std::sync::Arc;
@@ -48,6 +57,10 @@ pub struct Front {
         (name = "sessions", description = "Create, look at and end sessions"),
         (name = "seed", description = "The short form: the whole request body is the data"),
         (name = "cdp", description = "WebSockets and discovery for puppeteer, Playwright and other CDP clients"),
+        (name = "pool", description = "What runs and waits, limits, forced release"),
+        (name = "locks", description = "Exclusive locks that keep work out"),
+        (name = "keys", description = "API keys"),
+        (name = "faults", description = "Fault injection, where the operator allows it"),
         (name = "operations", description = "Health, metrics and this document")
     )
 )]
@@ -55,12 +68,88 @@ struct Document;
 
 /// The document that describes every route, as text.
 pub fn openapi() -> String {
-    let (_, document) = described().split_for_parts();
+    let (_, mut document) = described().split_for_parts();
+    complete(&mut document);
     let mut text = document
         .to_pretty_json()
         .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));
     text.push('\n');
     text
+}
+
+/// The routes that open a session, and so may answer whatever opening one may.
+const OPENS: &[(&str, &str)] = &[
+    ("POST", "/v1/sessions"),
+    ("POST", "/sessions"),
+    ("PUT", "/json/new"),
+    ("GET", "/"),
+    ("GET", "/chromium"),
+    ("GET", "/devtools/browser/{id}"),
+];
+
+/// What every route may answer besides its own, and what it asks of its caller: told by the table of routes.
+fn complete(document: &mut utoipa::openapi::OpenApi) {
+    use utoipa::openapi::{
+        ContentBuilder, Ref, RefOr, ResponseBuilder,
+        path::Operation,
+        security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
+    };
+    let refusal = |description: &str| {
+        let body = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name("ErrorBody")))
+            .build();
+        let response = ResponseBuilder::new().description(description);
+        RefOr::T(response.content("application/json", body).build())
+    };
+    let schemes = [
+        ("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer))),
+        ("basic", SecurityScheme::Http(Http::new(HttpAuthScheme::Basic))),
+        (
+            "header",
+            SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))),
+        ),
+        (
+            "token",
+            SecurityScheme::ApiKey(ApiKey::Query(ApiKeyValue::new("token"))),
+        ),
+    ];
+    for (method, path, access) in access::ROUTES {
+        let Some(item) = document.paths.paths.get_mut(*path) else {
+            continue;
+        };
+        let operation: Option<&mut Operation> = match *method {
+            "GET" => item.get.as_mut(),
+            "PUT" => item.put.as_mut(),
+            "POST" => item.post.as_mut(),
+            "PATCH" => item.patch.as_mut(),
+            _ => item.delete.as_mut(),
+        };
+        let Some(operation) = operation else { continue };
+        let answers = &mut operation.responses.responses;
+        let mut also = |status: &str, description: &str| {
+            answers.entry(status.to_owned()).or_insert_with(|| refusal(description));
+        };
+        also("403", "A foreign page or name, or the key may not do this");
+        if OPENS.contains(&(*method, *path)) {
+            also("404", "No worker serves such a pool or browser");
+            also("409", "A lock covers it");
+            also("429", "The key holds as many sessions as it may");
+            also("502", "No browser could be launched");
+        }
+        if *access != access::Access::Public {
+            also("400", "The request makes no sense");
+            also("401", "A key is needed, or it is not known, or it was revoked");
+            also("503", "The store does not answer, or the grid is shutting down");
+            let asked = schemes
+                .iter()
+                .map(|(name, _)| SecurityRequirement::new(*name, Vec::<String>::new()));
+            operation.security = Some(asked.collect());
+        }
+    }
+    let components = document.components.get_or_insert_default();
+    for (name, scheme) in schemes {
+        components.add_security_scheme(name, scheme);
+    }
 }
 
 fn described() -> OpenApiRouter<Front> {
@@ -78,6 +167,19 @@ fn described() -> OpenApiRouter<Front> {
         .routes(routes!(discovery::list))
         .routes(routes!(discovery::protocol))
         .routes(routes!(discovery::new))
+        .routes(routes!(pool::get))
+        .routes(routes!(pool::recent))
+        .routes(routes!(pool::set_limit))
+        .routes(routes!(pool::cleanup))
+        .routes(routes!(pool::queue, pool::clear))
+        .routes(routes!(locks::list))
+        .routes(routes!(locks::get, locks::take, locks::renew, locks::release))
+        .routes(routes!(locks::force_unlock))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::change, keys::revoke))
+        .routes(routes!(faults::crash))
+        .routes(routes!(faults::hang))
+        .routes(routes!(faults::slow))
         .routes(routes!(ops::metrics))
         .routes(routes!(ops::livez))
         .routes(routes!(ops::readyz))

@@ -13,7 +13,7 @@ use crate::Refusal;
 /// Prometheus text.
 #[utoipa::path(
     get, path = "/metrics", tag = "operations",
-    responses((status = 200, description = "Prometheus text (OpenMetrics)", content_type = "text/plain"))
+    responses((status = 200, description = "Prometheus text (OpenMetrics)", content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"))
 )]
 pub async fn metrics(State(front): State<Front>) -> Result<Response, Refusal> {
     let inner = front.service.inner();

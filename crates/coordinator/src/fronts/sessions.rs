@@ -9,19 +9,17 @@ use axum::{
     extract::{Path, Query, State},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use http_body_util::Full;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
-use wharf_core::{ErrorCode, Isolation, SessionId, SessionSpec, SessionState, SessionStatus};
+use wharf_core::{BrowserKind, ErrorCode, Isolation, SessionId, SessionSpec, SessionState, SessionStatus};
 use wharf_store::{SessionQuery, SessionRecord};
 use wharf_wire::{
-    rest::{Connect, CreateSession, ErrorBody, SessionBody, SessionList},
+    rest::{CreateSession, ErrorBody, SessionBody, SessionList},
     span::Span,
 };
 
-use super::{BaseUrl, Front, body};
+use super::{BaseUrl, Front, access::Caller, body, pool, sent::Sent};
 use crate::{
     CoordinatorConfig, Refusal, Service,
     service::{Ask, Handover},
@@ -78,13 +76,15 @@ pub struct ListQuery {
 pub async fn create(
     State(front): State<Front>,
     base: BaseUrl,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
     let config = front.service.config();
-    let wanted: CreateSession = body::read(config, &headers, body).await?.unwrap_or_default();
+    let wanted: CreateSession = body::object(config, &headers, body).await?.unwrap_or_default();
     let ask = Ask {
         spec: specify(&front.service, wanted)?,
+        owner: caller.owner(),
         idempotency_key: idempotency_key(&headers)?,
     };
     if prefers_async(&headers) {
@@ -108,7 +108,7 @@ pub async fn create(
 /// One session; 404 with the reason once it has ended.
 #[utoipa::path(
     get, path = "/v1/sessions/{id}", tag = "sessions",
-    params(("id" = String, Path, description = "The session")),
+    params(("id" = String, Path, description = "The session", pattern = "^ses_[0-9a-f]{32}$")),
     responses(
         (status = 200, description = "It waits, starts or runs", body = SessionBody),
         (status = 400, description = "Not an id", body = ErrorBody),
@@ -119,9 +119,10 @@ pub async fn create(
 pub async fn get(
     State(front): State<Front>,
     base: BaseUrl,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<SessionBody>, Refusal> {
-    let record = front.service.session(parse_id(&id)?).await?;
+    let record = front.service.session_of(caller, parse_id(&id)?).await?;
     if let SessionState::Ended(reason) = record.state {
         return Err(Refusal::ended(record.id, reason, record.detail.as_deref()));
     }
@@ -131,7 +132,7 @@ pub async fn get(
 /// End a session. Idempotent: also 204 when it had ended before.
 #[utoipa::path(
     delete, path = "/v1/sessions/{id}", tag = "sessions",
-    params(("id" = String, Path, description = "The session")),
+    params(("id" = String, Path, description = "The session", pattern = "^ses_[0-9a-f]{32}$")),
     responses(
         (status = 204, description = "It is over"),
         (status = 400, description = "Not an id", body = ErrorBody),
@@ -139,8 +140,8 @@ pub async fn get(
         (status = 503, description = "The store does not answer", body = ErrorBody)
     )
 )]
-pub async fn delete(State(front): State<Front>, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
-    front.service.release(parse_id(&id)?).await?;
+pub async fn delete(State(front): State<Front>, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
+    front.service.release(caller, parse_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -156,6 +157,7 @@ pub async fn delete(State(front): State<Front>, Path(id): Path<String>) -> Resul
 pub async fn list(
     State(front): State<Front>,
     base: BaseUrl,
+    caller: Caller,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<SessionList>, Refusal> {
     let live = [
@@ -164,7 +166,8 @@ pub async fn list(
         SessionStatus::Starting,
         SessionStatus::Active,
     ];
-    listing(&front, &base, query, &live, false).await
+    let query = translate(pool::asked(query)?, caller, &live, Order::OldestFirst)?;
+    Ok(Json(page(&front.service, &base, query).await?))
 }
 
 /// Sessions that have ended, newest first, with wait and run times.
@@ -179,32 +182,40 @@ pub async fn list(
 pub async fn history(
     State(front): State<Front>,
     base: BaseUrl,
+    caller: Caller,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<SessionList>, Refusal> {
-    listing(&front, &base, query, &[SessionStatus::Ended], true).await
+    let query = translate(pool::asked(query)?, caller, &[SessionStatus::Ended], Order::NewestFirst)?;
+    Ok(Json(page(&front.service, &base, query).await?))
 }
 
-async fn listing(
-    front: &Front,
-    base: &BaseUrl,
-    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
-    statuses: &[SessionStatus],
-    newest_first: bool,
-) -> Result<Json<SessionList>, Refusal> {
-    let Query(asked) = query.map_err(|error| Refusal::invalid(error.body_text()))?;
-    let mut query = translate(asked, statuses, newest_first)?;
+/// The order of a listing that names none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+/// One page of sessions, and where the next one begins.
+pub(super) async fn page(service: &Service, base: &BaseUrl, mut query: SessionQuery) -> Result<SessionList, Refusal> {
     let limit = query.limit as usize;
+    // One more than asked for tells whether there is a next page.
     query.limit += 1;
-    let mut records = front.service.inner().store.sessions(&query).await?;
+    let mut records = service.inner().store.sessions(&query).await?;
     let more = records.len() > limit;
     records.truncate(limit);
     let next = records.last().map(|record| record.id).filter(|_| more);
-    let now = front.service.inner().store.now().await?;
+    let now = service.inner().store.now().await?;
     let sessions = records.iter().map(|record| sketch(base, record, now)).collect();
-    Ok(Json(SessionList { sessions, next }))
+    Ok(SessionList { sessions, next })
 }
 
-fn translate(asked: ListQuery, statuses: &[SessionStatus], newest_first: bool) -> Result<SessionQuery, Refusal> {
+fn translate(
+    asked: ListQuery,
+    caller: Caller,
+    statuses: &[SessionStatus],
+    order: Order,
+) -> Result<SessionQuery, Refusal> {
     let bad = |what: &str, error: &dyn std::fmt::Display| Refusal::invalid(format!("`{what}`: {error}"));
     let statuses = match asked.status.as_deref() {
         None => statuses.to_vec(),
@@ -215,7 +226,7 @@ fn translate(asked: ListQuery, statuses: &[SessionStatus], newest_first: bool) -
             .map_err(|e| bad("status", &e))?,
     };
     let newest_first = match asked.order.as_deref() {
-        None => newest_first,
+        None => order == Order::NewestFirst,
         Some("asc") => false,
         Some("desc") => true,
         Some(other) => return Err(bad("order", &format!("expected `asc` or `desc`, got `{other}`"))),
@@ -248,6 +259,7 @@ fn translate(asked: ListQuery, statuses: &[SessionStatus], newest_first: bool) -
             .transpose()
             .map_err(|e| bad("after", &e))?,
         newest_first,
+        owner: caller.sees_only(),
         limit,
     })
 }
@@ -285,6 +297,10 @@ pub(super) fn specify(service: &Service, wanted: CreateSession) -> Result<Sessio
     }
     if let Some(Span(queue)) = wanted.queue_timeout {
         spec.timeouts.queue = within("queue_timeout", queue, config.longest.queue)?;
+    }
+    if spec.browser == BrowserKind::Command {
+        // Nobody attaches to a program: only its idle timeout counts, unless asked otherwise.
+        spec.timeouts.connect = None;
     }
     if let Some(connect) = wanted.connect_timeout {
         spec.timeouts.connect = connect.map(|Span(span)| span);
@@ -373,9 +389,7 @@ fn sketch(base: &BaseUrl, record: &SessionRecord, now: wharf_core::Timestamp) ->
         status: record.state.status(),
         created_at: record.times.queued_at,
         data: record.spec.data.clone(),
-        connect: is_active.then(|| Connect {
-            cdp: base.session(record.id),
-        }),
+        connect: is_active.then(|| base.connect(record)),
         operation: record.spec.operation.clone(),
         description: record.spec.description.clone(),
         pool: record.spec.pool.clone(),
@@ -389,6 +403,7 @@ fn sketch(base: &BaseUrl, record: &SessionRecord, now: wharf_core::Timestamp) ->
         idle_timeout: record.spec.timeouts.idle.map(Span),
         max_duration: record.spec.timeouts.max_duration.map(Span),
         worker: record.worker,
+        key: record.owner,
         position: None,
         estimated_wait: None,
         queued_at: record.times.queued_at,
@@ -404,48 +419,13 @@ fn sketch(base: &BaseUrl, record: &SessionRecord, now: wharf_core::Timestamp) ->
 /// 201 with a body that, if it is dropped before it was sent, ends the session.
 pub(super) fn hand_over<T: serde::Serialize>(handover: Handover, body: &T) -> Response {
     let location = format!("/v1/sessions/{}", handover.record.id);
-    let text = serde_json::to_vec(body).unwrap_or_default();
-    let mut response = Response::new(Body::new(Delivered {
-        body: Full::new(Bytes::from(text)),
-        handover: Some(handover),
-    }));
-    *response.status_mut() = StatusCode::CREATED;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = Sent::json(StatusCode::CREATED, body, move || {
+        handover.delivered();
+    });
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response
-}
-
-/// A body that tells whether it was sent. hyper asks for the data only while the connection stands.
-struct Delivered {
-    body: Full<Bytes>,
-    handover: Option<Handover>,
-}
-
-impl http_body::Body for Delivered {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
-        if let Some(handover) = self.handover.take() {
-            handover.delivered();
-        }
-        std::pin::Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
 }
 
 /// The configuration a front needs, for the other modules.

@@ -10,7 +10,7 @@ use wharf_core::{EndReason, ErrorCode, SessionId, SessionState};
 use wharf_relay::{RelayEnd, Side, Which, relay};
 
 use super::{Service, live::LiveSession};
-use crate::{BrowserIo, DialTarget, LinkError, Refusal};
+use crate::{BrowserIo, Caller, DialTarget, LinkError, Refusal};
 
 /// What the last client's leaving means for the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +38,16 @@ impl Service {
     /// Opens the browser's side for a client that is about to attach.
     pub async fn attach(
         &self,
+        caller: Caller,
         session: SessionId,
         target: DialTarget,
         on_leave: OnLeave,
     ) -> Result<Attachment, Refusal> {
         let live = self.live(session).await?;
+        if caller.sees_only().is_some_and(|own| live.owner != Some(own)) {
+            return Err(Refusal::unknown(session));
+        }
+        self.check_is_driven(live.browser, Some(session))?;
         let dial = self.inner().link.dial(session, target);
         let dialled = tokio::time::timeout(self.config().dial_limit, dial).await;
         let browser = match dialled {

@@ -14,13 +14,15 @@ use std::{
 
 use parking_lot::RwLock;
 use tokio::{sync::watch, time::Instant};
-use wharf_core::{EndReason, SessionId};
+use wharf_core::{BrowserKind, EndReason, KeyId, SessionId};
 use wharf_relay::{Activity, CloseFrame};
 use wharf_store::{SessionRecord, Touch};
 
 pub(crate) struct LiveSession {
     pub id: SessionId,
     pub keep_alive: bool,
+    pub browser: BrowserKind,
+    pub owner: Option<KeyId>,
     pub activity: Arc<Activity>,
     since: Instant,
     ended: watch::Sender<Option<EndReason>>,
@@ -80,6 +82,8 @@ impl LiveSession {
         Self {
             id: record.id,
             keep_alive: record.spec.keep_alive,
+            browser: record.spec.browser,
+            owner: record.owner,
             activity: Arc::new(Activity::new()),
             since: Instant::now(),
             ended: watch::channel(None).0,

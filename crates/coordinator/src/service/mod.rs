@@ -4,28 +4,36 @@
 //! - `waiters`: who waits for a placement, and how they learn of it.
 //! - `live`: the sessions this coordinator relays or created, and how their clients are told of the end.
 //! - `attach`: connecting a client's socket to a session's browser.
+//! - `look`: looking at a session through its program.
+//! - `locks`: exclusive locks on their way to their holders.
+//! - `pool`: the operator's view: what runs and waits, limits, forced release.
 //! - `background`: the loops: changes, sweep, touch, ticket renewal.
 
 mod attach;
 mod background;
 mod live;
+mod locks;
+mod look;
 mod open;
+mod pool;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use wharf_core::{EndReason, ErrorCode, Phase, SessionId, SessionState, queue};
+use wharf_core::{EndReason, ErrorCode, KeyId, Phase, SessionId, SessionState, queue};
 use wharf_store::{Ended, SessionRecord, Store};
 
-use crate::{CoordinatorConfig, CoordinatorMetrics, Refusal, WorkerLink};
+use crate::{Caller, CoordinatorConfig, CoordinatorMetrics, Refusal, WorkerLink};
 pub use attach::{Attachment, OnLeave};
 use live::Live;
+pub use locks::TakenLock;
 pub use open::{Ask, Handover};
+pub use pool::PoolView;
 use waiters::Waiters;
 
 /// The parts a coordinator is built from.
@@ -56,6 +64,10 @@ pub(crate) struct Inner {
     pub stop: CancellationToken,
     waiters: Waiters,
     live: Live,
+    /// Whether a key was ever made, and when that was last looked up.
+    pub keys_made: Mutex<Option<(bool, Instant)>>,
+    /// When the use of a key was last told to the store.
+    pub keys_used: Mutex<HashMap<KeyId, Instant>>,
     /// How long sessions hold a slot, as a decaying average; for estimates only.
     mean_hold: Mutex<Duration>,
 }
@@ -78,6 +90,8 @@ impl Service {
             stop: CancellationToken::new(),
             waiters: Waiters::default(),
             live: Live::default(),
+            keys_made: Mutex::new(None),
+            keys_used: Mutex::default(),
             mean_hold: Mutex::new(FIRST_HOLD),
         }));
         background::spawn(&service);
@@ -103,9 +117,14 @@ impl Service {
         self.0.live.len()
     }
 
-    /// Their ids.
-    pub fn live_ids(&self) -> Vec<SessionId> {
-        self.0.live.ids()
+    /// The ids of those that the caller may see.
+    pub fn live_ids_of(&self, caller: Caller) -> Vec<SessionId> {
+        let only = caller.sees_only();
+        let live = self.0.live.all();
+        live.iter()
+            .filter(|live| only.is_none_or(|own| live.owner == Some(own)))
+            .map(|live| live.id)
+            .collect()
     }
 
     /// One session, whatever its state.
@@ -126,9 +145,20 @@ impl Service {
         }
     }
 
-    /// The client gives a session back, or withdraws it before it was active.
-    pub async fn release(&self, session: SessionId) -> Result<(), Refusal> {
-        let reason = match self.session(session).await?.state {
+    /// One session, whatever its state, if the caller may see it. What others have does not exist.
+    pub async fn session_of(&self, caller: Caller, session: SessionId) -> Result<SessionRecord, Refusal> {
+        let record = self.session(session).await?;
+        match caller.sees(&record) {
+            true => Ok(record),
+            false => Err(Refusal::unknown(session)),
+        }
+    }
+
+    /// The client gives a session back, or withdraws it before it was active; an admin ends somebody else's.
+    pub async fn release(&self, caller: Caller, session: SessionId) -> Result<(), Refusal> {
+        let record = self.session_of(caller, session).await?;
+        let reason = match record.state {
+            _ if record.owner != caller.owner() => EndReason::Killed,
             SessionState::Active(_) | SessionState::Ended(_) => EndReason::Released,
             _ => EndReason::Cancelled,
         };

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
-use wharf_core::{EndReason, ErrorCode, Phase, SessionId, SessionSpec, SessionState, queue};
+use wharf_core::{EndReason, ErrorCode, KeyId, Phase, SessionId, SessionSpec, SessionState, queue};
 use wharf_store::{PlacementFailure, Replaced, SessionRecord, Submission, Submitted};
 
 use super::{Service, waiters::News};
@@ -19,6 +19,8 @@ use crate::{LeaseWish, LinkError, Refusal};
 pub struct Ask {
     /// What it asks for.
     pub spec: SessionSpec,
+    /// The API key it comes with.
+    pub owner: Option<KeyId>,
     /// The client's own key for this request.
     pub idempotency_key: Option<String>,
 }
@@ -29,6 +31,8 @@ pub struct Ask {
 pub struct Handover {
     /// The session.
     pub record: Box<SessionRecord>,
+    /// What its program answered when it was told of the session; none for browsers that are not told.
+    pub answer: Option<serde_json::Value>,
     guard: Option<(Service, EndReason)>,
 }
 
@@ -40,6 +44,12 @@ pub(crate) struct Attempt {
     opened_at: Instant,
     queue_timeout: Duration,
     is_armed: bool,
+}
+
+/// A session that has become active.
+struct Opened {
+    record: Box<SessionRecord>,
+    answer: Option<serde_json::Value>,
 }
 
 enum Next {
@@ -55,14 +65,18 @@ impl Service {
         let key = ask.idempotency_key.is_some();
         match self.submit(ask).await? {
             Accepted::New(attempt, next) => {
-                let record = attempt.run(next).await?;
+                let Opened { record, answer } = attempt.run(next).await?;
                 // With a key the client can ask again for the same session; without one nobody else knows its id.
                 let guard = (!key).then(|| (self.clone(), EndReason::Cancelled));
-                Ok(Handover { record, guard })
+                Ok(Handover { record, answer, guard })
             }
             Accepted::Known(record) => {
                 let record = self.join(record).await?;
-                Ok(Handover { record, guard: None })
+                Ok(Handover {
+                    record,
+                    answer: None,
+                    guard: None,
+                })
             }
         }
     }
@@ -96,6 +110,7 @@ impl Service {
             session: attempt.session,
             coordinator: self.config().id,
             spec: ask.spec,
+            owner: ask.owner,
             idempotency_key: ask.idempotency_key,
             queue_limit: self.config().queue_limit,
         };
@@ -128,6 +143,18 @@ impl Service {
                 attempt.settled();
                 let message = format!("no worker of the pool `{pool}` serves {browser}");
                 Err(Refusal::new(ErrorCode::PoolNotFound, message))
+            }
+            Submitted::Locked(lock) => {
+                attempt.settled();
+                Err(Refusal::locked(&lock, "it covers this session"))
+            }
+            Submitted::QuotaReached { held, limit } => {
+                attempt.settled();
+                let message = format!("the key holds {held} of {limit} sessions (limit `max_sessions`)");
+                Err(Refusal {
+                    limit: Some((limit, held)),
+                    ..Refusal::new(ErrorCode::QuotaReached, message)
+                })
             }
         }
     }
@@ -182,18 +209,18 @@ impl Attempt {
         }
     }
 
-    async fn run(mut self, mut next: Next) -> Result<Box<SessionRecord>, Refusal> {
+    async fn run(mut self, mut next: Next) -> Result<Opened, Refusal> {
         loop {
             next = match next {
                 Next::Wait(record) => self.wait(&record).await?,
                 Next::Start(record) => match self.start(record).await? {
-                    Ok(record) => {
+                    Ok(opened) => {
                         let waited = self.opened_at.elapsed();
                         self.service.inner().metrics.acquire_wait.observe(waited.as_secs_f64());
                         tracing::info!(session = %self.session, ?waited, "session active");
                         self.service.inner().waiters.tell(self.session, News::Active);
                         self.settled();
-                        return Ok(record);
+                        return Ok(opened);
                     }
                     Err(next) => next,
                 },
@@ -229,7 +256,7 @@ impl Attempt {
     }
 
     /// Asks the worker for a browser. `Err(next)` means: placed elsewhere, or waiting again.
-    async fn start(&mut self, record: Box<SessionRecord>) -> Result<Result<Box<SessionRecord>, Next>, Refusal> {
+    async fn start(&mut self, record: Box<SessionRecord>) -> Result<Result<Opened, Next>, Refusal> {
         let Some(seat) = record.state.seat() else {
             return Err(Refusal::new(
                 ErrorCode::Internal,
@@ -241,14 +268,18 @@ impl Attempt {
             session: self.session,
             seat,
             options: record.spec.options.clone(),
+            data: record.spec.data.clone(),
         };
         let leased = tokio::time::timeout(inner.config.starting_limit, inner.link.lease(wish)).await;
         match leased.unwrap_or_else(|_| Err(LinkError::LaunchFailed("the worker took too long".to_owned()))) {
-            Ok(()) => {
+            Ok(answer) => {
                 // Known here before the store says active: a crash in between must find its clients' door.
                 inner.live.add(&record);
                 match inner.store.activate(self.session, seat.epoch).await {
-                    Ok(Some(record)) => Ok(Ok(Box::new(record))),
+                    Ok(Some(record)) => Ok(Ok(Opened {
+                        record: Box::new(record),
+                        answer,
+                    })),
                     Ok(None) => {
                         inner.live.forget(self.session);
                         inner.link.close(self.session, seat).await;
@@ -270,11 +301,7 @@ impl Attempt {
         }
     }
 
-    async fn place_again(
-        &mut self,
-        record: &SessionRecord,
-        error: LinkError,
-    ) -> Result<Result<Box<SessionRecord>, Next>, Refusal> {
+    async fn place_again(&mut self, record: &SessionRecord, error: LinkError) -> Result<Result<Opened, Next>, Refusal> {
         let cause = error.to_string();
         tracing::warn!(session = %self.session, attempt = record.epoch.0, cause, "placement failed");
         let failure = PlacementFailure {
@@ -341,6 +368,18 @@ impl Attempt {
                 }
             }
             EndReason::WorkerDrained => Refusal::draining().about(self.session),
+            EndReason::Killed => {
+                let message = "an operator ended the session before it had a browser";
+                let refusal = Refusal::new(ErrorCode::QueueCleared, message).about(self.session);
+                Refusal {
+                    reason: Some(reason),
+                    ..refusal
+                }
+            }
+            EndReason::Policy => {
+                let message = "the key was revoked while the session waited";
+                Refusal::new(ErrorCode::Unauthorized, message).about(self.session)
+            }
             _ => Refusal::ended(self.session, reason, None),
         }
     }

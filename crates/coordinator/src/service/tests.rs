@@ -3,6 +3,8 @@
 //!
 //! Every store and link call is made to yield before and after, so that "dropped after k polls" visits each await.
 
+mod look;
+
 use std::{
     collections::HashSet,
     future::Future,
@@ -24,8 +26,8 @@ use tokio::{
 };
 use uuid::Uuid;
 use wharf_core::{
-    BrowserKind, Clock, CoordinatorId, EndReason, Epoch, ErrorCode, Phase, PoolName, Seat, SessionId, SessionSpec,
-    Timeouts, Timestamp, WorkerId,
+    BrowserKind, Clock, CoordinatorId, EndReason, Epoch, ErrorCode, KeyId, LimitScope, LockName, LockToken, Phase,
+    PoolName, Seat, SessionId, SessionSpec, Timeouts, Timestamp, WorkerId,
 };
 use wharf_relay::Side;
 use wharf_store::{invariants::violations, *};
@@ -33,7 +35,8 @@ use wharf_store_memory::MemoryStore;
 
 use super::{Ask, Service, ServiceParts};
 use crate::{
-    BrowserIo, CoordinatorConfig, CoordinatorMetrics, DialTarget, Driven, LeaseWish, LinkError, PageInfo, WorkerLink,
+    BrowserIo, Caller, CoordinatorConfig, CoordinatorMetrics, DialTarget, Driven, LeaseWish, LinkError, PageInfo,
+    WorkerLink,
 };
 
 struct TokioClock(tokio::time::Instant);
@@ -82,6 +85,22 @@ yielding! {
     sessions(query: &SessionQuery) -> Vec<SessionRecord>;
     position(session: SessionId) -> Option<u64>;
     renew_tickets(coordinator: CoordinatorId) -> u64;
+    queue(pool: &PoolName, limit: u32) -> Vec<SessionRecord>;
+    clear_queue(filter: QueueFilter, reason: EndReason, detail: &str) -> Freed;
+    set_limit(pool: &PoolName, scope: LimitScope, max: Option<u64>) -> Freed;
+    limits() -> Vec<LimitRecord>;
+    acquire_lock(wish: LockWish) -> Locking;
+    renew_lock(name: &LockName, token: LockToken, ttl: Duration) -> Renewal;
+    release_lock(name: &LockName, token: LockToken) -> Unlocking;
+    force_unlock(name: &LockName) -> Option<(LockRecord, Freed)>;
+    locks() -> Vec<LockView>;
+    create_key(key: NewKey) -> KeyRecord;
+    key(key: KeyId) -> Option<KeyRecord>;
+    keys() -> Vec<KeyRecord>;
+    revoke_key(key: KeyId) -> Option<(KeyRecord, Freed)>;
+    set_quota(key: KeyId, max_sessions: Option<u64>) -> Option<KeyRecord>;
+    key_used(key: KeyId) -> ();
+    pool(pool: &PoolName) -> PoolReport;
     dispatch() -> Vec<Placement>;
     sweep() -> Freed;
     stats() -> Stats;
@@ -95,11 +114,13 @@ struct FakeLink {
     held: Mutex<HashSet<(SessionId, Epoch)>>,
     failures: AtomicUsize,
     leases: AtomicUsize,
+    /// What a program would answer; none for browsers that are not asked.
+    answer: Mutex<Option<Result<serde_json::Value, LinkError>>>,
 }
 
 #[async_trait]
 impl WorkerLink for FakeLink {
-    async fn lease(&self, wish: LeaseWish) -> Result<(), LinkError> {
+    async fn lease(&self, wish: LeaseWish) -> Result<Option<serde_json::Value>, LinkError> {
         self.leases.fetch_add(1, Ordering::SeqCst);
         yield_now().await;
         if self.failures.load(Ordering::SeqCst) > 0 {
@@ -108,7 +129,18 @@ impl WorkerLink for FakeLink {
         }
         self.held.lock().insert((wish.session, wish.seat.epoch));
         yield_now().await;
-        Ok(())
+        let answer = self.answer.lock().clone();
+        answer.transpose().map(|answer| {
+            answer.map(|mut answer| {
+                answer["data"] = wish.data;
+                answer
+            })
+        })
+    }
+
+    async fn look(&self, _: SessionId, _: Duration) -> Result<serde_json::Value, LinkError> {
+        yield_now().await;
+        self.answer.lock().clone().unwrap_or(Err(LinkError::NotHeld))
     }
 
     async fn close(&self, session: SessionId, seat: Seat) -> bool {
@@ -147,6 +179,9 @@ impl WorkerLink for FakeLink {
         Ok(())
     }
 
+    async fn disturb(&self, _: SessionId, _: crate::Fault) -> Result<(), LinkError> {
+        Ok(())
+    }
     async fn orphans(&self) -> u64 {
         0
     }
@@ -170,7 +205,7 @@ async fn rig(slots: u32, queue_limit: u64) -> Rig {
     let registration = Registration {
         worker,
         pool: PoolName::default(),
-        browsers: vec![BrowserKind::Chromium],
+        browsers: vec![BrowserKind::Chromium, BrowserKind::Command],
         slots,
         address: String::new(),
         is_ready: true,
@@ -181,6 +216,7 @@ async fn rig(slots: u32, queue_limit: u64) -> Rig {
         held: Mutex::default(),
         failures: AtomicUsize::new(0),
         leases: AtomicUsize::new(0),
+        answer: Mutex::default(),
     });
     let (phase, phases) = watch::channel(Phase::Ready);
     let service = Service::spawn(ServiceParts {
@@ -204,6 +240,7 @@ async fn rig(slots: u32, queue_limit: u64) -> Rig {
 fn ask() -> Ask {
     Ask {
         spec: SessionSpec::default(),
+        owner: None,
         idempotency_key: None,
     }
 }
@@ -326,6 +363,7 @@ async fn full_queue_names_its_limit_and_timed_out_wait_its_position() {
     };
     let waiter = rig.service.open(Ask {
         spec,
+        owner: None,
         idempotency_key: None,
     });
     let second = async {
@@ -363,6 +401,7 @@ async fn draining_refuses_newcomers_and_waiters() {
 async fn retried_create_with_the_same_key_never_makes_two() {
     let rig = rig(2, 10).await;
     let keyed = || Ask {
+        owner: None,
         idempotency_key: Some("k".to_owned()),
         ..ask()
     };
@@ -392,7 +431,7 @@ async fn session_ended_while_it_waits_tells_its_client() {
     let refusal = waiter.err().unwrap();
     assert_eq!(
         (refusal.code, refusal.reason),
-        (ErrorCode::SessionEnded, Some(EndReason::Killed))
+        (ErrorCode::QueueCleared, Some(EndReason::Killed))
     );
     rig.service.end(holder.id, EndReason::Released, None).await.unwrap();
     rig.is_empty("afterwards").await;
@@ -404,7 +443,7 @@ async fn attachment_dropped_before_its_relay_ends_a_session_per_connection() {
     let session = rig.service.open(ask()).await.unwrap().delivered().id;
     let attachment = rig
         .service
-        .attach(session, DialTarget::Browser, super::OnLeave::End)
+        .attach(Caller::Anyone, session, DialTarget::Browser, super::OnLeave::End)
         .await
         .unwrap();
     drop(attachment);
@@ -420,7 +459,7 @@ async fn idle_and_connect_timeouts_end_sessions_by_the_sweep() {
     let attached = rig.service.open(ask()).await.unwrap().delivered().id;
     drop(
         rig.service
-            .attach(attached, DialTarget::Browser, super::OnLeave::AsMade)
+            .attach(Caller::Anyone, attached, DialTarget::Browser, super::OnLeave::AsMade)
             .await
             .unwrap(),
     );
