@@ -4,18 +4,26 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 
 use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
-use crate::config::{KEYS, Origin, Problem, Sources};
+use crate::{
+    client,
+    config::{KEYS, Key, Origin, Problem, Sources},
+};
 
 /// What the person wants.
 pub enum Command {
     Up(Sources),
+    /// Its own problem with the sources, because it has its own exit code for it.
+    Doctor(Result<Sources, Problem>, Format),
     ShowConfig(Sources, Format),
     OpenApi,
     Guard(PathBuf),
+    /// A call to a grid.
+    Client(ArgMatches),
+    Completions(clap_complete::Shell),
     Problem(Problem),
 }
 
-/// How `config show` prints.
+/// How `config show` and `doctor` print.
 #[derive(Clone, Copy)]
 pub enum Format {
     Table,
@@ -27,43 +35,83 @@ Examples:
   wharf up                                   two warm browsers, ten slots, http://127.0.0.1:8080
   wharf up --min 4 --max 20 --queue 500      more of everything
   wharf up --browser chromium                the full browser instead of the headless shell
+  wharf up --driver command --command ./steel-browser      any program that serves one session over HTTP
   wharf up --store memory: --listen 127.0.0.1:0
   WHARF_MAX=4 wharf up --config wharf.toml   flag > environment > file > default
 
 Then connect: puppeteer.connect({ browserWSEndpoint: 'ws://127.0.0.1:8080' }),
 chromium.connectOverCDP('http://127.0.0.1:8080'), or curl -X POST http://127.0.0.1:8080/v1/sessions.";
 
+const COMPLETIONS: &str = "\
+Examples:
+  wharf completions bash > /etc/bash_completion.d/wharf
+  wharf completions zsh > \"${fpath[1]}/_wharf\"
+  wharf completions fish > ~/.config/fish/completions/wharf.fish";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  wharf doctor                               is this host ready for `wharf up` as it is?
+  wharf doctor --max 50 --listen 127.0.0.1:9000
+  wharf doctor --config wharf.toml           for the settings of a file
+  wharf doctor --json | jq '.findings[] | select(.level != \"ok\")'
+
+It starts the browser once, ends it and leaves nothing behind; a running grid is not touched.
+Exit code: 0 without problems (warnings are allowed), 1 with a problem, 2 for wrong usage or settings.";
+
+/// With the flags of every key.
 fn keyed(command: Clap) -> Clap {
-    let config = Arg::new("config")
+    KEYS.iter().map(flag).fold(command.arg(config_file()), Clap::arg)
+}
+
+/// With the flags that say which store is meant, for commands that work on it while no grid does.
+pub fn with_store(command: Clap) -> Clap {
+    let keys = KEYS
+        .iter()
+        .filter(|key| ["store", "data_dir", "listen"].contains(&key.name));
+    let args = keys.map(flag).chain([config_file()]);
+    args.map(|arg| arg.global(true).help_heading("Which store, while no grid uses it"))
+        .fold(command, Clap::arg)
+}
+
+fn config_file() -> Arg {
+    Arg::new("config")
         .long("config")
         .value_name("FILE")
         .env("WHARF_CONFIG")
-        .help("A TOML file with any of these keys (with underscores)");
-    KEYS.iter().fold(command.arg(config), |command, key| {
-        let default = if key.default.is_empty() {
-            String::new()
-        } else {
-            format!(" [default: {}]", key.default)
-        };
-        let action = if key.is_list { ArgAction::Append } else { ArgAction::Set };
-        let help = format!("{}{default} [env: {}]", key.help, key.variable());
-        let arg = Arg::new(key.name)
-            .long(key.flag())
-            .value_name(key.value)
-            .action(action)
-            .help(help);
-        // A browser flag begins with dashes itself.
-        command.arg(arg.allow_hyphen_values(key.name == "browser_arg"))
-    })
+        .help("A TOML file with any of these keys (with underscores)")
+}
+
+fn flag(key: &Key) -> Arg {
+    let default = if key.default.is_empty() {
+        String::new()
+    } else {
+        format!(" [default: {}]", key.default)
+    };
+    let arg = Arg::new(key.name)
+        .long(key.flag())
+        .value_name(key.value)
+        .action(if key.is_list { ArgAction::Append } else { ArgAction::Set })
+        .help(format!("{}{default} [env: {}]", key.help, key.variable()))
+        // A browser's or program's own argument begins with dashes itself.
+        .allow_hyphen_values(["browser_arg", "command_args"].contains(&key.name));
+    match key.is_switch {
+        true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        false => arg,
+    }
 }
 
 fn command() -> Clap {
-    let show = keyed(Clap::new("show").about("Print every value with its origin")).arg(
+    let json = || {
         Arg::new("json")
             .long("json")
             .action(ArgAction::SetTrue)
-            .help("For programs"),
-    );
+            .help("For programs")
+    };
+    let show = keyed(Clap::new("show").about("Print every value with its origin")).arg(json());
+    let doctor = Clap::new("doctor")
+        .about("Check this host for running the grid, and say how to mend it")
+        .after_help(DOCTOR_EXAMPLES)
+        .arg(json());
     Clap::new("wharf")
         .version(env!("CARGO_PKG_VERSION"))
         .about("A browser grid in one binary: warm browsers, a fair queue, every session's end explained")
@@ -73,13 +121,25 @@ fn command() -> Clap {
         .subcommand(keyed(
             Clap::new("up").about("Run a grid on this machine").after_help(EXAMPLES),
         ))
+        .subcommand(keyed(doctor))
         .subcommand(
             Clap::new("config")
                 .about("Look at the configuration")
                 .subcommand_required(true)
                 .subcommand(show),
         )
+        .subcommands(client::commands())
         .subcommand(Clap::new("openapi").about("Print the API's OpenAPI document"))
+        .subcommand(
+            Clap::new("completions")
+                .about("Print completions for a shell")
+                .after_help(COMPLETIONS)
+                .arg(
+                    Arg::new("shell")
+                        .required(true)
+                        .value_parser(clap::value_parser!(clap_complete::Shell)),
+                ),
+        )
         .subcommand(Clap::new("guard").hide(true).arg(Arg::new("run_dir").required(true)))
 }
 
@@ -92,17 +152,16 @@ pub fn parse() -> Command {
     };
     match matches.subcommand() {
         Some(("up", up)) => with(up, &Command::Up),
+        Some(("doctor", doctor)) => Command::Doctor(sources(doctor), format(doctor)),
         Some(("config", config)) => match config.subcommand() {
-            Some(("show", show)) => {
-                let format = if show.get_flag("json") {
-                    Format::Json
-                } else {
-                    Format::Table
-                };
-                with(show, &|sources| Command::ShowConfig(sources, format))
-            }
+            Some(("show", show)) => with(show, &|sources| Command::ShowConfig(sources, format(show))),
             _ => unreachable!("clap requires a subcommand"),
         },
+        Some(("completions", completions)) => match completions.get_one("shell") {
+            Some(shell) => Command::Completions(*shell),
+            None => unreachable!("clap requires a shell"),
+        },
+        Some(("sessions" | "pool" | "queue" | "lock" | "key" | "top", _)) => Command::Client(matches),
         Some(("guard", guard)) => {
             let run_dir = guard.get_one::<String>("run_dir").cloned().unwrap_or_default();
             Command::Guard(PathBuf::from(run_dir))
@@ -111,10 +170,19 @@ pub fn parse() -> Command {
     }
 }
 
-fn sources(matches: &ArgMatches) -> Result<Sources, Problem> {
+fn format(matches: &ArgMatches) -> Format {
+    if matches.get_flag("json") {
+        Format::Json
+    } else {
+        Format::Table
+    }
+}
+
+pub fn sources(matches: &ArgMatches) -> Result<Sources, Problem> {
     let mut sources = Sources::default();
     for key in KEYS {
-        if let Some(texts) = matches.get_many::<String>(key.name) {
+        // Not every command has every key.
+        if let Ok(Some(texts)) = matches.try_get_many::<String>(key.name) {
             sources.flags.insert(key.name, texts.cloned().collect());
         }
     }
@@ -178,6 +246,13 @@ pub fn show_config(sources: &Sources, format: Format) -> ExitCode {
         Ok(_) => printed,
         Err(problems) => crate::refuse(&problems),
     }
+}
+
+/// Prints the completions of a shell.
+pub fn completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "wharf", &mut text);
+    print(&String::from_utf8_lossy(&text))
 }
 
 /// Prints; a reader that has left (`| head`) is no failure.

@@ -12,13 +12,13 @@ use tokio::{
     net::TcpStream,
     time::Instant,
 };
-use wharf_coordinator::{BrowserIo, DialTarget, Driven, LeaseWish, LinkError, PageInfo, WorkerLink};
+use wharf_coordinator::{BrowserIo, DialTarget, Driven, Fault, LeaseWish, LinkError, PageInfo, WorkerLink};
 use wharf_core::{EndReason, Epoch, Seat, SessionId, WorkerId};
-use wharf_driver::{AllowList, Browser, Endpoint, LaunchOptions, PageTarget};
-use wharf_process::RunDir;
+use wharf_driver::{AllowList, Browser, CallFailed, Endpoint, LaunchOptions, PageTarget};
+use wharf_process::{Disturbance, RunDir};
 use wharf_relay::{Side, handshake};
 use wharf_store::{Heartbeat, HeartbeatReply, Registration, Store};
-use wharf_worker::{LeaseError, LeaseRequest, Uplink, UplinkError, WorkerHandle};
+use wharf_worker::{LeaseError, LeaseRequest, LookError, Uplink, UplinkError, WorkerHandle};
 
 /// How long a browser may take to answer on its own socket.
 const DIAL_LIMIT: Duration = Duration::from_secs(4);
@@ -31,7 +31,8 @@ const PROTOCOL_LIMIT: u64 = 16 << 20;
 pub struct LocalLink {
     pub worker: OnceLock<WorkerHandle>,
     pub driven: Driven,
-    pub allow_list: AllowList,
+    /// What clients may choose about their browser; none where a program takes no launch options.
+    pub allow_list: Option<AllowList>,
     pub run_dir: Arc<RunDir>,
 }
 
@@ -56,21 +57,30 @@ impl LocalLink {
 
 #[async_trait]
 impl WorkerLink for LocalLink {
-    async fn lease(&self, wish: LeaseWish) -> Result<(), LinkError> {
+    async fn lease(&self, wish: LeaseWish) -> Result<Option<serde_json::Value>, LinkError> {
         let options: LaunchOptions = serde_json::from_value(wish.options)
             .map_err(|error| LinkError::LaunchFailed(format!("the launch options make no sense: {error}")))?;
         let request = LeaseRequest {
             session: wish.session,
             epoch: wish.seat.epoch,
             options,
+            data: wish.data,
         };
         match self.worker()?.lease(request).await {
-            Ok(_) => Ok(()),
+            Ok(leased) => Ok(leased.answer),
             Err(LeaseError::LaunchFailed(cause)) => Err(LinkError::LaunchFailed(cause)),
             Err(LeaseError::Withdrawn) => Err(LinkError::Withdrawn),
             Err(LeaseError::Draining) => Err(LinkError::Draining),
             Err(LeaseError::Stopped) => Err(LinkError::Unreachable("it has stopped".to_owned())),
         }
+    }
+
+    async fn look(&self, session: SessionId, limit: Duration) -> Result<serde_json::Value, LinkError> {
+        self.worker()?.look(session, limit).await.map_err(|error| match error {
+            LookError::NotHeld => LinkError::NotHeld,
+            LookError::Failed(failed @ CallFailed::TimedOut { .. }) => LinkError::BrowserHung(failed.to_string()),
+            LookError::NoProgram | LookError::Failed(_) => LinkError::BrowserUnreachable(error.to_string()),
+        })
     }
 
     async fn close(&self, session: SessionId, seat: Seat) -> bool {
@@ -139,10 +149,40 @@ impl WorkerLink for LocalLink {
 
     fn check_options(&self, options: &serde_json::Value) -> Result<(), String> {
         let options: LaunchOptions = serde_json::from_value(options.clone()).map_err(|error| error.to_string())?;
-        options.validate(&self.allow_list).map_err(|refused| {
+        let Some(allow_list) = &self.allow_list else {
+            return match options == LaunchOptions::default() {
+                true => Ok(()),
+                false => Err(
+                    "a program (driver `command`) takes no launch options; what it needs goes into `data`".to_owned(),
+                ),
+            };
+        };
+        options.validate(allow_list).map_err(|refused| {
             let texts: Vec<_> = refused.iter().map(ToString::to_string).collect();
             texts.join("; ")
         })
+    }
+
+    async fn disturb(&self, session: SessionId, fault: Fault) -> Result<(), LinkError> {
+        let pid = self.browser(session)?.pid();
+        let signal = |disturbance: Disturbance| {
+            // A pass over /proc, off the runtime's threads.
+            tokio::task::spawn_blocking(move || wharf_process::disturb(pid, disturbance))
+        };
+        let (first, then) = match fault {
+            Fault::Crash => (Disturbance::Kill, None),
+            Fault::Hang => (Disturbance::Stop, None),
+            Fault::Slow(span) => (Disturbance::Stop, Some(span)),
+        };
+        if !signal(first).await.unwrap_or(false) {
+            return Err(LinkError::NotHeld);
+        }
+        if let Some(span) = then {
+            tokio::time::sleep(span).await;
+            // A browser that was killed meanwhile needs no waking.
+            let _ = signal(Disturbance::Continue).await;
+        }
+        Ok(())
     }
 
     async fn orphans(&self) -> u64 {

@@ -3,13 +3,19 @@
 //! - `cli`: the command line, made from the table of keys.
 //! - `config`: flag > environment > file > default.
 //! - `up`: `wharf up`: builds the roles, serves, drains, stops.
+//! - `doctor`: `wharf doctor`: looks at this host and says how to mend it.
+//! - `drivers`: which driver runs the sessions.
+//! - `client`: the commands that call a grid: sessions, pool, queue, lock, key, top.
 //! - `local`: the in-process links between coordinator and worker.
 //! - `places`: data and run directories, the worker's stable id.
 //! - `clock`: the system's clock. `logging`: log lines.
 
 mod cli;
+mod client;
 mod clock;
 mod config;
+mod doctor;
+mod drivers;
 mod local;
 mod logging;
 mod places;
@@ -19,6 +25,8 @@ use std::process::ExitCode;
 
 /// Wrong usage or configuration (as in sysexits: EX_USAGE, EX_CONFIG).
 const EXIT_CONFIG: u8 = 78;
+/// Wrong usage or configuration of the doctor, as clap has it for wrong flags: 1 is its word for a sick host.
+const EXIT_USAGE: u8 = 2;
 /// The grid could not start or did not stop cleanly.
 const EXIT_FAILED: u8 = 1;
 
@@ -28,9 +36,23 @@ fn main() -> ExitCode {
             Ok(settings) => up::run(settings),
             Err(problems) => refuse(&problems),
         },
+        cli::Command::Doctor(sources, format) => {
+            let settings = sources
+                .map_err(|problem| vec![problem])
+                .and_then(|sources| config::Settings::load(&sources));
+            match settings {
+                Ok(settings) => doctor::run(&settings, format),
+                Err(problems) => {
+                    refuse(&problems);
+                    ExitCode::from(EXIT_USAGE)
+                }
+            }
+        }
         cli::Command::ShowConfig(sources, format) => cli::show_config(&sources, format),
         cli::Command::Problem(problem) => refuse(&[problem]),
         cli::Command::OpenApi => cli::print(&wharf_coordinator::fronts::openapi()),
+        cli::Command::Client(matches) => client::run(&matches),
+        cli::Command::Completions(shell) => cli::completions(shell),
         cli::Command::Guard(run_dir) => guard(&run_dir),
     }
 }

@@ -15,12 +15,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use wharf_coordinator::{
-    CoordinatorConfig, CoordinatorMetrics, Driven, Service, fronts,
+    CoordinatorConfig, CoordinatorMetrics, Driven, KeyRule, Service, fronts,
     server::{self, ServerConfig},
     service::ServiceParts,
 };
 use wharf_core::{BrowserKind, CoordinatorId, EndReason, Phase, warm::WarmRules};
-use wharf_driver::{AllowList, ChromiumConfig, ChromiumDriver, Driver, DriverReport};
+use wharf_driver::{AllowList, Driver, DriverReport};
 use wharf_process::{Cgroups, RunDir, guard};
 use wharf_store::Store;
 use wharf_store_memory::MemoryStore;
@@ -31,6 +31,7 @@ use crate::{
     EXIT_FAILED,
     clock::SystemClock,
     config::{Settings, StoreUrl},
+    drivers::{self, Ground},
     local::{LocalLink, LocalUplink},
     logging,
     places::{Places, write_whole},
@@ -97,7 +98,7 @@ impl Grid {
         let link = Arc::new(LocalLink {
             worker: std::sync::OnceLock::new(),
             driven: driven(&report),
-            allow_list,
+            allow_list: (settings.driver != BrowserKind::Command).then_some(allow_list),
             run_dir: run_dir.clone(),
         });
 
@@ -311,21 +312,17 @@ async fn open_driver(
     run_dir: &Arc<RunDir>,
     allow_list: AllowList,
 ) -> anyhow::Result<(Arc<dyn Driver>, DriverReport)> {
-    let driver = ChromiumDriver::new(ChromiumConfig {
-        engine: settings.engine,
-        binary: settings.binary.clone(),
-        extra_args: settings.browser_args.clone(),
-        allow_list,
-        sandbox: settings.sandbox,
+    let ground = Ground {
         run_dir: run_dir.clone(),
         cgroups: useful_cgroups(),
-        env: ChromiumConfig::host_env(std::env::vars_os()),
-    })?;
+        allow_list,
+    };
+    let driver = drivers::open(settings, ground)?;
     let report = driver.check().await?;
     for note in &report.notes {
         tracing::warn!("{note}");
     }
-    Ok((Arc::new(driver), report))
+    Ok((driver, report))
 }
 
 /// Groups that count memory, or none.
@@ -354,16 +351,24 @@ fn coordinator_config(settings: &Settings) -> CoordinatorConfig {
         id: CoordinatorId::from_uuid(Uuid::now_v7()),
         queue_limit: settings.queue,
         pool: settings.pool.clone(),
+        browser: settings.driver,
         timeouts: settings.timeouts,
         longest: settings.longest,
         starting_limit: settings.rules.starting_grace,
         dial_limit: settings.dial_limit,
+        forward_timeout: settings.forward_timeout,
         relay: settings.relay,
         sweep_interval: Duration::from_secs(1),
         touch_interval: Duration::from_secs(1),
         ticket_renewal: settings.ticket_renewal,
         body_limit: settings.body_limit,
         body_timeout: settings.body_timeout,
+        // Whoever can be reached from elsewhere asks for a key, whether one was made or not.
+        keys: match settings.keys {
+            KeyRule::OnceMade if !settings.listen.ip().is_loopback() => KeyRule::Always,
+            rule => rule,
+        },
+        faults: settings.faults,
         allow_hosts: settings.allow_hosts.clone(),
         external_url: settings.external_url.clone(),
         trusted_proxies: settings.trusted_proxies.clone(),
@@ -374,7 +379,7 @@ fn worker_config(settings: &Settings, places: &Places) -> anyhow::Result<WorkerC
     Ok(WorkerConfig {
         id: places.worker_id()?,
         pool: settings.pool.clone(),
-        browser: BrowserKind::Chromium,
+        browser: settings.driver,
         warm: WarmRules {
             min: settings.min,
             max: settings.max,
@@ -383,6 +388,7 @@ fn worker_config(settings: &Settings, places: &Places) -> anyhow::Result<WorkerC
             memory_budget: settings.memory_budget,
         },
         launch_timeout: settings.launch_timeout,
+        forward_timeout: settings.forward_timeout,
         probe_interval: settings.probe_interval,
         probe_limit: settings.probe_limit,
         probe_misses: settings.probe_misses,

@@ -9,6 +9,8 @@ pub struct Key {
     pub default: &'static str,
     /// May be given several times (an array in the file, commas in the environment).
     pub is_list: bool,
+    /// `true` if the flag has no value.
+    pub is_switch: bool,
     /// What the value looks like.
     pub value: &'static str,
     /// What it is for, with its reason.
@@ -20,6 +22,7 @@ const fn key(name: &'static str, default: &'static str, value: &'static str, hel
         name,
         default,
         is_list: false,
+        is_switch: matches!(default.as_bytes(), b"false"),
         value,
         help,
     }
@@ -30,6 +33,7 @@ const fn list(name: &'static str, value: &'static str, help: &'static str) -> Ke
         name,
         default: "",
         is_list: true,
+        is_switch: false,
         value,
         help,
     }
@@ -41,7 +45,20 @@ pub const KEYS: &[Key] = &[
         "listen",
         "127.0.0.1:8080",
         "ADDR:PORT",
-        "Where to listen. Loopback only until API keys exist; port 0 takes a free one",
+        "Where to listen; port 0 takes a free one. Beyond loopback every client needs a key",
+    ),
+    key(
+        "require_key",
+        "auto",
+        "WHEN",
+        "Whether clients need an API key: auto (beyond loopback, and everywhere once the first key was made), always, \
+         or never (loopback only)",
+    ),
+    key(
+        "enable_faults",
+        "false",
+        "BOOL",
+        "Lets clients break their own sessions' browsers at /debug/…, to see their code survive it. Not for production",
     ),
     key("min", "2", "N", "Browsers kept up when nothing happens"),
     key("max", "10", "N", "Slots: sessions at once"),
@@ -64,6 +81,31 @@ pub const KEYS: &[Key] = &[
         "sqlite:PATH keeps records across restarts, memory: does not. Default: sqlite in the data directory",
     ),
     key(
+        "driver",
+        "chromium",
+        "DRIVER",
+        "What runs the sessions: chromium, or command (any program that serves one session over HTTP; see `command`)",
+    ),
+    key(
+        "command",
+        "",
+        "PROGRAM",
+        "The program of the driver command: a path, or a name in PATH. It serves /health and /sessions at the port in its \
+         variable PORT",
+    ),
+    list(
+        "command_args",
+        "ARG",
+        "An argument for the program of the driver command",
+    ),
+    key(
+        "forward_timeout",
+        "5s",
+        "SPAN",
+        "Longest time for a program to answer for its session; then it is killed and the session tried with another one, \
+         or ended",
+    ),
+    key(
         "binary",
         "",
         "PATH",
@@ -76,6 +118,12 @@ pub const KEYS: &[Key] = &[
         "auto, headless-shell, or chromium (full browser, three times the cost)",
     ),
     list("browser_arg", "FLAG", "A flag for every browser, after Wharf's own"),
+    key(
+        "allow_link_local",
+        "false",
+        "BOOL",
+        "Lets pages reach link-local addresses (169.254.…, fe80:…), where clouds keep their hosts' credentials",
+    ),
     list(
         "allow_flag",
         "NAME",

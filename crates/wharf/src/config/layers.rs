@@ -119,7 +119,8 @@ impl Sources {
                         },
                     );
                 }
-                None if name == "config" => {}
+                // Of the commands that call a grid, not of the grid.
+                None if ["config", "url", "token"].contains(&name.as_str()) => {}
                 None => problems.push(unknown("environment variable", variable, &name, |near| {
                     format!("WHARF_{}", near.to_ascii_uppercase())
                 })),

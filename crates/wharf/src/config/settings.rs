@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, str::FromS
 
 use bytesize::ByteSize;
 use ipnet::IpNet;
-use wharf_coordinator::config::LongestTimeouts;
-use wharf_core::{PoolName, Timeouts};
+use wharf_coordinator::{KeyRule, config::LongestTimeouts};
+use wharf_core::{BrowserKind, PoolName, Timeouts};
 use wharf_driver::{Engine, Sandbox};
 use wharf_relay::RelayConfig;
 use wharf_store::StoreRules;
@@ -41,14 +41,21 @@ pub enum StoreUrl {
 // Each field is a key of the table in `keys`, with its help there.
 pub struct Settings {
     pub listen: SocketAddr,
+    pub keys: KeyRule,
+    pub faults: bool,
     pub min: usize,
     pub max: usize,
     pub spare: usize,
     pub queue: u64,
     pub store: StoreUrl,
+    pub driver: BrowserKind,
+    pub command: Option<PathBuf>,
+    pub command_args: Vec<String>,
+    pub forward_timeout: Duration,
     pub binary: Option<PathBuf>,
     pub engine: Engine,
     pub browser_args: Vec<String>,
+    pub allow_link_local: bool,
     pub allow_flags: Vec<String>,
     pub sandbox: Sandbox,
     pub data_dir: Option<PathBuf>,
@@ -126,15 +133,28 @@ fn consistency(settings: &Settings) -> Vec<Problem> {
     );
     rule(settings.probe_misses >= 1, "probe_misses must be at least 1".to_owned());
     rule(
-        settings.listen.ip().is_loopback(),
+        settings.listen.ip().is_loopback() || settings.keys != KeyRule::Never,
         format!(
-            "listen ({}) is not a loopback address: API keys do not exist yet, so anybody could drive your browsers; \
-             listen on 127.0.0.1 or [::1] and put an authenticating proxy in front",
+            "listen ({}) is not a loopback address and require_key is never: anybody could drive your browsers; \
+             leave require_key at auto, or listen on 127.0.0.1 or [::1]",
             settings.listen
+        ),
+    );
+    let is_command = settings.driver == BrowserKind::Command;
+    rule(
+        !is_command || settings.command.is_some(),
+        "driver is command, but command is not set: name the program, e.g. --command ./steel-browser".to_owned(),
+    );
+    rule(
+        is_command || (settings.command.is_none() && settings.command_args.is_empty()),
+        format!(
+            "command and command_args are set, but driver is {}: add --driver command, or remove them",
+            settings.driver
         ),
     );
     for (name, span) in [
         ("launch_timeout", settings.launch_timeout),
+        ("forward_timeout", settings.forward_timeout),
         ("probe_interval", settings.probe_interval),
         ("probe_limit", settings.probe_limit),
         ("tick", settings.tick),
@@ -164,11 +184,12 @@ impl Reader<'_> {
             max_duration: self.limit("longest_max_duration"),
         };
         let launch_timeout = self.span("launch_timeout");
+        let forward_timeout = self.span("forward_timeout");
         let rules = StoreRules {
             liveness_ttl: self.span("liveness_ttl"),
             history: self.span("history"),
-            // Three launches in a row, each with its pause, must fit.
-            starting_grace: launch_timeout * 3 + Duration::from_secs(30),
+            // Three launches in a row, each with its pause, must fit, and a program's answer to its session.
+            starting_grace: launch_timeout * 3 + forward_timeout + Duration::from_secs(30),
             ..StoreRules::default()
         };
         let relay = RelayConfig {
@@ -182,11 +203,27 @@ impl Reader<'_> {
                 "an address and port such as 127.0.0.1:8080",
                 ([127, 0, 0, 1], 8080).into(),
             ),
+            keys: self.choice(
+                "require_key",
+                &[
+                    ("auto", KeyRule::OnceMade),
+                    ("always", KeyRule::Always),
+                    ("never", KeyRule::Never),
+                ],
+            ),
+            faults: self.choice("enable_faults", &[("false", false), ("true", true)]),
             min: self.parse("min", "a number", 2),
             max: self.parse("max", "a number", 10),
             spare: self.parse("spare", "a number", 1),
             queue: self.parse("queue", "a number", 1000),
             store: self.store(),
+            driver: self.choice(
+                "driver",
+                &[("chromium", BrowserKind::Chromium), ("command", BrowserKind::Command)],
+            ),
+            command: self.path("command"),
+            command_args: self.texts("command_args"),
+            forward_timeout,
             binary: self.path("binary"),
             engine: self.choice(
                 "browser",
@@ -197,6 +234,7 @@ impl Reader<'_> {
                 ],
             ),
             browser_args: self.texts("browser_arg"),
+            allow_link_local: self.choice("allow_link_local", &[("false", false), ("true", true)]),
             allow_flags: self.texts("allow_flag"),
             sandbox: self.choice(
                 "sandbox",
@@ -404,7 +442,7 @@ mod tests {
         let problems = load(
             "mx = 5\nidle_timeout = \"soon\"\n",
             &[("WHARF_QUEU", "1")],
-            &[("listen", "0.0.0.0:80")],
+            &[("listen", "0.0.0.0:80"), ("require_key", "never")],
         )
         .unwrap_err();
         let all = problems.join("\n");
@@ -412,11 +450,21 @@ mod tests {
             "wharf.toml:1: key `mx` is not known; did you mean `max`?",
             "idle_timeout (wharf.toml:2): expected a time span such as 30s or 5m, got `soon`",
             "environment variable `WHARF_QUEU` is not known; did you mean `WHARF_QUEUE`?",
-            "listen (0.0.0.0:80) is not a loopback address",
+            "listen (0.0.0.0:80) is not a loopback address and require_key is never",
         ] {
             assert!(all.contains(part), "{part}\n--\n{all}");
         }
         assert_eq!(problems.len(), 4, "{all}");
+    }
+
+    #[test]
+    fn driver_and_command_belong_together() {
+        let settings = load("", &[], &[("driver", "command"), ("command", "./steel-browser")]).unwrap();
+        assert_eq!(settings.driver, BrowserKind::Command);
+        let problems = load("", &[], &[("driver", "command")]).unwrap_err().join("\n");
+        assert!(problems.contains("command is not set"), "{problems}");
+        let problems = load("", &[], &[("command", "x")]).unwrap_err().join("\n");
+        assert!(problems.contains("driver is chromium"), "{problems}");
     }
 
     #[test]
