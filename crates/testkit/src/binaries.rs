@@ -19,11 +19,19 @@ pub enum BrowserUnderTest {
     HeadlessShell,
     /// Full Chromium.
     Chromium,
+    /// Our stand-in for a program of the driver `command`: starts in milliseconds, fails on request.
+    Program,
 }
 
 // === impl BrowserUnderTest ===
 
 impl BrowserUnderTest {
+    /// Whether it misbehaves on request.
+    #[must_use]
+    pub fn is_stand_in(self) -> bool {
+        matches!(self, Self::Fake | Self::Program)
+    }
+
     /// The executable itself, not the package's wrapper script.
     ///
     /// # Errors
@@ -31,6 +39,7 @@ impl BrowserUnderTest {
     pub fn executable(self) -> Result<PathBuf> {
         match self {
             Self::Fake => built_binary("fake-browser"),
+            Self::Program => built_binary("fake-program"),
             Self::HeadlessShell => installed(
                 "WHARF_TEST_HEADLESS_SHELL",
                 &[

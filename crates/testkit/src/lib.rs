@@ -21,7 +21,8 @@
 //! - [`eventually`]: waiting with patience instead of sleeping
 //! - [`node_script`]: puppeteer and Playwright scripts
 //! - [`processes`]: what `/proc` says · [`binaries`]: where the programs under test are
-//! - `src/bin/fake-browser`: a browser that costs a megabyte and fails on request
+//! - `src/bin/fake-browser`: a browser that costs a megabyte and fails on request · `src/bin/fake-program`: the same for the
+//!   driver `command` · [`misbehave`]: how they fail
 //!
 //! Invariant: a `Grid` that is finished or dropped leaves no process and no file.
 
@@ -32,6 +33,7 @@ mod eventually;
 mod grid;
 mod http_client;
 mod metrics;
+pub mod misbehave;
 mod node;
 pub mod processes;
 

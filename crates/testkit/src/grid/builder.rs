@@ -23,6 +23,7 @@ use crate::{
 #[must_use = "a builder does nothing until `start`"]
 #[derive(Debug, Clone)]
 pub struct GridBuilder {
+    listen: String,
     slots: u32,
     min: Option<u32>,
     spare: u32,
@@ -68,6 +69,7 @@ impl Layout {
 impl GridBuilder {
     pub(super) fn new() -> Self {
         Self {
+            listen: "127.0.0.1:0".to_owned(),
             slots: 2,
             min: None,
             spare: 0,
@@ -84,6 +86,12 @@ impl GridBuilder {
             headers: Vec::new(),
             patience: patience(),
         }
+    }
+
+    /// Where it listens, if not on loopback; the kit calls it by loopback all the same.
+    pub fn listen(mut self, addr: &str) -> Self {
+        self.listen = addr.to_owned();
+        self
     }
 
     /// Sessions at once (`--max`).
@@ -140,7 +148,7 @@ impl GridBuilder {
         self
     }
 
-    /// A fault of the fake browser, e.g. `crash_after:2s`; may be given several times.
+    /// A fault of the fake browser or the fake program, e.g. `crash_after:2s`; may be given several times.
     pub fn fault(mut self, fault: &str) -> Self {
         self.faults.push(fault.to_owned());
         self
@@ -158,7 +166,7 @@ impl GridBuilder {
         self
     }
 
-    /// A flag for the browser itself.
+    /// A flag for the browser or the program itself.
     pub fn browser_arg(mut self, flag: &str) -> Self {
         self.browser_args.push(flag.to_owned());
         self
@@ -187,10 +195,9 @@ impl GridBuilder {
     /// # Errors
     /// When a binary is missing or wharf does not get ready; then with the tail of its log.
     pub async fn start(self) -> Result<Grid> {
-        let fake = self.browser == BrowserUnderTest::Fake;
         ensure!(
-            fake || self.faults.is_empty(),
-            "faults {:?} need BrowserUnderTest::Fake",
+            self.browser.is_stand_in() || self.faults.is_empty(),
+            "faults {:?} need BrowserUnderTest::Fake or BrowserUnderTest::Program",
             self.faults
         );
         Grid::start(self).await
@@ -209,22 +216,33 @@ impl GridBuilder {
         let min = self.min.unwrap_or(1.min(self.slots));
         let mut line: Vec<OsString> = vec!["up".into()];
         let mut pair = |flag: &str, value: OsString| line.extend([flag.into(), value]);
-        pair("--listen", "127.0.0.1:0".into());
+        pair("--listen", self.listen.clone().into());
         pair("--min", min.to_string().into());
         pair("--max", self.slots.to_string().into());
         pair("--spare", self.spare.to_string().into());
         pair("--queue", self.queue.to_string().into());
         pair("--store", store.into());
-        pair("--binary", binary.into());
         pair("--data-dir", layout.data.clone().into());
         pair("--run-dir", layout.run.clone().into());
         pair("--ready-file", layout.ready.clone().into());
         pair("--log-format", "json".into());
-        let faults = self.faults.iter().map(|fault| format!("--fake-fault={fault}"));
-        let browser_args = self.browser_args.iter().cloned().chain(faults);
-        line.extend(browser_args.map(|arg| format!("--browser-arg={arg}").into()));
+        line.extend(self.browser_line(binary));
         line.extend(self.args.iter().cloned());
         Ok(line)
+    }
+
+    /// Which browser or program, with its arguments and faults.
+    fn browser_line(&self, binary: PathBuf) -> Vec<OsString> {
+        let (which, arg, fault): (&[&str], _, _) = match self.browser {
+            BrowserUnderTest::Program => (&["--driver", "command", "--command"], "--command-args", "--fault"),
+            _ => (&["--binary"], "--browser-arg", "--fake-fault"),
+        };
+        let mut line: Vec<OsString> = which.iter().map(OsString::from).collect();
+        line.push(binary.into());
+        let faults = self.faults.iter().map(|text| format!("{fault}={text}"));
+        let args = self.browser_args.iter().cloned().chain(faults);
+        line.extend(args.map(|value| format!("{arg}={value}").into()));
+        line
     }
 
     pub(super) fn wharf(&self) -> Result<PathBuf> {
@@ -251,10 +269,24 @@ mod tests {
         let line: Vec<_> = line.iter().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(
             line.join(" "),
-            "up --listen 127.0.0.1:0 --min 2 --max 4 --spare 0 --queue 7 --store memory: --binary /b --data-dir /t/data \
-             --run-dir /t/run --ready-file /t/ready.json --log-format json --browser-arg=--x \
+            "up --listen 127.0.0.1:0 --min 2 --max 4 --spare 0 --queue 7 --store memory: --data-dir /t/data \
+             --run-dir /t/run --ready-file /t/ready.json --log-format json --binary /b --browser-arg=--x \
              --browser-arg=--fake-fault=crash_after:2s --idle-timeout 2s"
         );
+    }
+
+    #[test]
+    fn builder_program_becomes_the_driver_command() {
+        let builder = GridBuilder::new()
+            .browser(BrowserUnderTest::Program)
+            .binary("/p")
+            .browser_arg("--seed=1@/c")
+            .fault("hang_on_create%0.1");
+        let line = builder.command_line(&Layout::below(Path::new("/t"))).unwrap();
+        let line: Vec<_> = line.iter().map(|word| word.to_str().unwrap()).collect();
+        assert!(line.join(" ").ends_with(
+            "--driver command --command /p --command-args=--seed=1@/c --command-args=--fault=hang_on_create%0.1"
+        ));
     }
 
     #[tokio::test]

@@ -111,6 +111,11 @@ impl Grid {
             .fold(Http::new(self.addr()), |http, (name, value)| http.header(name, value))
     }
 
+    /// From now on every request of [`Grid::http`] carries this header, the leak check's too.
+    pub fn set_header(&mut self, name: &str, value: &str) {
+        self.builder.headers.push((name.to_owned(), value.to_owned()));
+    }
+
     /// A CDP connection to a path of this grid (`/`, `/devtools/browser/…`) or to a whole `ws://` URL.
     ///
     /// # Errors

@@ -102,7 +102,7 @@ impl Running {
                 if ready.pid != self.pid() {
                     bail!("the ready file names pid {}, wharf is {}", ready.pid, self.pid());
                 }
-                return Ok(ready.listen);
+                return Ok(reachable(ready.listen));
             }
             if let Some(status) = self.try_wait()? {
                 bail!("it ended with {status}");
@@ -175,4 +175,12 @@ pub(super) fn tail(log: &Path) -> String {
     let lines: Vec<_> = text.lines().collect();
     let from = lines.len().saturating_sub(LOG_TAIL_LINES);
     lines[from..].join("\n")
+}
+
+/// "All addresses" is where one listens, not where one calls.
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    if addr.ip().is_unspecified() {
+        return SocketAddr::from(([127, 0, 0, 1], addr.port()));
+    }
+    addr
 }

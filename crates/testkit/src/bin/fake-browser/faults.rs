@@ -6,11 +6,8 @@
 //! Invariant: after [`hang`] no thread of this process answers anything, while the process stays alive.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, Write},
-    os::unix::process::CommandExt,
-    path::Path,
-    process::Command,
+    fs::{self, File},
+    io::{self, Write},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -19,12 +16,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit, setsid};
+use wharf_testkit::misbehave::{self, count_launch};
+pub use wharf_testkit::misbehave::{abort, crash, live_as_leaked_child, park};
 
 use crate::options::{Fault, LEAKED_CHILD, Options, SIGTERM_IGNORED};
 
-/// A leaked child ends by itself at last, so that a broken test does not litter the machine for ever.
-const LEAKED_CHILD_LIFE: Duration = Duration::from_secs(600);
 /// Exit status of a launch that `fail_first` or `fail_every` made fail.
 const FAILED_LAUNCH: i32 = 21;
 /// No WebSocket frame starts like this: reserved bits set, reserved opcode.
@@ -36,7 +32,7 @@ static HOARD: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// Faults that act before the browser is ready.
 pub fn before_ready(options: &Options) -> io::Result<()> {
     if options.faults.contains(&Fault::IgnoreSigterm) && !options.sigterm_is_ignored {
-        return Err(restart_ignoring_sigterm());
+        return Err(misbehave::restart_ignoring_sigterm(SIGTERM_IGNORED));
     }
     for fault in &options.faults {
         match fault {
@@ -75,13 +71,6 @@ fn after(delay: Duration, act: impl FnOnce() + Send + 'static) -> io::Result<()>
     })
 }
 
-/// Waits for ever: called by a thread that must not go on.
-pub fn park() -> ! {
-    loop {
-        thread::park();
-    }
-}
-
 /// Every thread passes here before it answers; after a hang, none comes out.
 pub fn gate() {
     if HUNG.load(Ordering::SeqCst) {
@@ -97,32 +86,6 @@ pub fn exit(code: i32) -> ! {
     std::process::exit(code)
 }
 
-pub fn abort() -> ! {
-    no_core_dump();
-    std::process::abort()
-}
-
-/// Dies of SIGSEGV, as browsers do.
-pub fn crash() -> ! {
-    no_core_dump();
-    loop {
-        // Twice or more: the first only makes std's stack-overflow handler restore the default action.
-        let _ = kill_process(getpid(), Signal::SEGV);
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Thousands of deliberate crashes would fill the disk with core files.
-fn no_core_dump() {
-    let _ = setrlimit(
-        Resource::Core,
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        },
-    );
-}
-
 /// Takes memory and touches it, so that it counts.
 pub fn allocate(megabytes: u64) {
     let bytes = usize::try_from(megabytes << 20).unwrap_or(usize::MAX);
@@ -132,58 +95,14 @@ pub fn allocate(megabytes: u64) {
         .push(vec![0xA5; bytes]);
 }
 
-/// An ignored signal stays ignored across exec, and the shell can ignore one without unsafe code. The pid stays.
-fn restart_ignoring_sigterm() -> io::Error {
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return error,
-    };
-    Command::new("sh")
-        .args(["-c", "trap '' TERM; exec \"$0\" \"$@\""])
-        .arg(program)
-        .args(std::env::args_os().skip(1))
-        .arg(SIGTERM_IGNORED)
-        .exec()
-}
-
 /// Starts a child in a session of its own: a kill of this process's group does not reach it.
 pub fn leak_child() -> io::Result<u32> {
-    // Chromium's children do not keep the control pipe open, and neither may this one: its end must stay visible.
-    let child = Command::new("sh")
-        .args(["-c", "exec \"$0\" \"$1\" 3<&- 4>&-"])
-        .arg(std::env::current_exe()?)
-        .arg(LEAKED_CHILD)
-        .spawn()?;
-    Ok(child.id())
-}
-
-pub fn live_as_leaked_child() -> io::Result<()> {
-    setsid()?;
-    thread::sleep(LEAKED_CHILD_LIFE);
-    Ok(())
+    misbehave::leak_child(LEAKED_CHILD)
 }
 
 fn fail_launch(name: &str) -> ! {
     eprintln!("fake-browser: this launch fails ({name})");
     exit(FAILED_LAUNCH)
-}
-
-/// Counts one more launch in the shared file, under its lock, and returns the count.
-fn count_launch(counter: &Path) -> io::Result<u64> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(counter)?;
-    file.lock()?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    let count = text.trim().parse().unwrap_or(0) + 1;
-    file.rewind()?;
-    file.set_len(0)?;
-    write!(file, "{count}")?;
-    Ok(count)
 }
 
 fn fill_profile(options: &Options, megabytes: u64) -> io::Result<()> {

@@ -7,6 +7,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use wharf_testkit::misbehave::{counted, duration};
+
 /// Faults may also come from here, separated by commas: for launchers whose flags a test cannot reach.
 pub const FAULTS_ENV: &str = "FAKE_BROWSER_FAULTS";
 /// Set by the program itself when it starts again with SIGTERM ignored.
@@ -139,29 +141,6 @@ impl Fault {
             _ => return Err(format!("unknown fault {text:?}")),
         })
     }
-}
-
-/// `200ms`, `5s`, `2m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} is no duration, expected e.g. 200ms or 5s"))?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(number * 60)),
-        _ => Err(format!("{text:?} is no duration, expected e.g. 200ms or 5s")),
-    }
-}
-
-/// `3@/path/of/the/counter`: the launches of one test share the count through a file.
-fn counted(text: &str) -> Result<(u64, PathBuf), String> {
-    let problem = || format!("{text:?} is no counted fault, expected e.g. 3@/path/of/counter");
-    let (number, path) = text.split_once('@').ok_or_else(problem)?;
-    let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(problem)?;
-    Ok((number, PathBuf::from(path)))
 }
 
 #[cfg(test)]
