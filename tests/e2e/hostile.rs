@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
-use wharf_testkit::{Cdp, CdpError, Grid, GridBuilder};
+use wharf_testkit::{BrowserUnderTest, Cdp, CdpError, Grid, GridBuilder};
 
 use crate::support::{Raw, count_is, create, id, is_whole, listed, only_active, post, release, upgrade};
 
@@ -335,5 +335,38 @@ async fn many_half_open_sockets_do_not_keep_others_out() -> Result<()> {
         ensure!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408"));
     }
     count_is(&grid, "active", 0).await?;
+    grid.finish().await
+}
+
+#[tokio::test]
+async fn page_in_headless_shell_cannot_reach_metadata_addresses() -> Result<()> {
+    let grid = Grid::builder()
+        .browser(BrowserUnderTest::HeadlessShell)
+        .slots(1)
+        .start()
+        .await?;
+    let mut cdp = grid.cdp("/").await?;
+    let page = cdp.new_page("about:blank").await?;
+    for url in [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fe80::1]/",
+        "http://[fd00:ec2::254]/",
+        "http://metadata.google.internal/",
+        // The same address in other spellings.
+        "http://2852039166/",
+        "http://0xa9fea9fe/",
+    ] {
+        let answer = cdp.call_in(&page, "Page.navigate", json!({ "url": url })).await?;
+        ensure!(answer["errorText"] == "net::ERR_NAME_NOT_RESOLVED", "{url}: {answer}");
+    }
+    let answer = cdp
+        .call_in(
+            &page,
+            "Page.navigate",
+            json!({ "url": format!("{}/livez", grid.url()) }),
+        )
+        .await?;
+    ensure!(answer["errorText"].is_null(), "{answer}");
+    cdp.close().await;
     grid.finish().await
 }

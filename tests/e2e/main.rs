@@ -5,23 +5,40 @@
 //! - `clients`, `cdp`, `attach`: puppeteer and Playwright; discovery; who attaches, who leaves, what ends
 //! - `queue`, `cancellation`: order, limits, and clients that leave at every step
 //! - `faults`, `restart`, `shutdown`: what breaks, and what is told and left then
-//! - `hostile`, `frames`: broken requests, broken frames, clients that stall
+//! - `hostile`, `bodies`, `frames`: broken requests, broken frames, clients that stall
 //! - `pool`: warm browsers, scaling, metrics
+//! - `command`, `command_churn`: programs of the driver `command`, and a thousand sessions for each way they fail
+//! - `access`: keys: who may call what, and who sees what
+//! - `limits`, `locks`: what holds work back, alone and under hundreds of clients
+//! - `cli`: the commands that call a grid
+//! - `doctor`: what `wharf doctor` finds on healthy and sick hosts, and that it leaves nothing
+//! - `conformance`, `schema`: the tester of `conformance/` and schemathesis, on running grids (`python`: how they are run)
 //!
 //! A test that starts a real browser says so in its name (see `.config/nextest.toml`).
 
+mod access;
 mod attach;
+mod bodies;
 mod cancellation;
 mod cdp;
+mod cli;
 mod clients;
+mod command;
+mod command_churn;
+mod conformance;
+mod doctor;
 mod faults;
 mod frames;
 mod hostile;
+mod limits;
+mod locks;
 mod openapi;
 mod pool;
+mod python;
 mod queue;
 mod readme;
 mod restart;
+mod schema;
 mod sessions_api;
 mod shutdown;
 mod support;

@@ -24,7 +24,7 @@ async fn openapi_served_document_equals_the_checked_in_one() -> Result<()> {
 
 #[tokio::test]
 async fn openapi_every_documented_path_is_routed() -> Result<()> {
-    let grid = Grid::builder().start().await?;
+    let grid = Grid::builder().flag("--enable-faults").start().await?;
     let document = grid.http().get("/openapi.json").await?.expect(200)?;
     let paths = document["paths"].as_object().context("the document has no paths")?;
     ensure!(paths.len() >= 14, "only {} paths are documented", paths.len());
