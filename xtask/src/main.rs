@@ -20,8 +20,8 @@ use crate::{setup::Scope, steps::Failed};
 const HELP: &str = "\
 cargo xtask <task>
 
-  setup [--only run]     install what is missing: browser, fonts, node packages, test runner (with --only run:
-                         just what `up` needs); does nothing when everything is there
+  setup [--only run]     install what is missing: browser, fonts, node and Python packages, test runner (with
+                         --only run: just what `up` needs); does nothing when everything is there
   up [args...]           build the release binary and run `wharf up args...`
   test [--quick] [filter...]
                          format, lints, build, documentation, every test; arguments go to cargo nextest.

@@ -30,7 +30,7 @@ struct Need {
     package: &'static str,
     why: &'static str,
     scope: Scope,
-    /// It is there if one of these is: a command on the path, or a file.
+    /// It is there if one of these is: a command on the path, a file, or (`module:`) something Python can import.
     signs: &'static [&'static str],
 }
 
@@ -80,6 +80,18 @@ const NEEDS: &[Need] = &[
         scope: Scope::Everything,
         signs: &["npm"],
     },
+    Need {
+        package: "python3",
+        why: "runs the conformance tester",
+        scope: Scope::Everything,
+        signs: &["python3"],
+    },
+    Need {
+        package: "python3-venv",
+        why: "keeps schemathesis, which tests the API against its document, out of the system",
+        scope: Scope::Everything,
+        signs: &["module:ensurepip"],
+    },
 ];
 
 /// What playwright-core asks for.
@@ -89,6 +101,7 @@ pub fn setup(scope: Scope) -> Result<()> {
     packages(scope)?;
     if scope == Scope::Everything {
         node_packages()?;
+        python_packages()?;
         test_runner()?;
     }
     say(
@@ -175,6 +188,8 @@ impl Need {
         self.signs.iter().any(|sign| {
             if sign.starts_with('/') {
                 Path::new(sign).exists()
+            } else if let Some(module) = sign.strip_prefix("module:") {
+                imports(module)
             } else {
                 on_path(sign).is_some()
             }
@@ -223,6 +238,47 @@ fn check_node() -> Result<()> {
     }
 }
 
+// === schemathesis ===
+
+fn imports(module: &str) -> bool {
+    let mut python = Command::new("python3");
+    python.args(["-c", &format!("import {module}")]).stderr(Stdio::null());
+    python.status().is_ok_and(|status| status.success())
+}
+
+/// Installs the pinned packages when the list, or the interpreter, is not the one they were installed from.
+fn python_packages() -> Result<()> {
+    let list = root().join("tests/schema/requirements.txt");
+    let version = Command::new("python3").arg("--version").output();
+    let mut wanted = version.context("could not run python3")?.stdout;
+    wanted.extend(fs::read(&list).with_context(|| format!("could not read {}", list.display()))?);
+    let home = root().join("target/python");
+    let stamp = home.join(".installed-from");
+    if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    say(
+        "setup",
+        "installing schemathesis for the tests, in a virtual environment in target/python",
+    );
+    // From nothing: what an interrupted or older installation left is not told from what belongs there.
+    let mut venv = Command::new("python3");
+    run("setup", venv.args(["-m", "venv", "--clear"]).arg(&home))?;
+    let mut pip = Command::new(home.join("bin/python"));
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--requirement",
+    ])
+    .arg(&list)
+    .stdin(Stdio::null());
+    run("setup", &mut pip)?;
+    fs::write(&stamp, wanted).context("could not write the installation's stamp")
+}
+
 // === the test runner ===
 
 fn test_runner() -> Result<()> {
@@ -256,7 +312,17 @@ mod tests {
         };
         assert!(need(&["sh"]).is_met());
         assert!(need(&["/no/such/file", "/proc/self"]).is_met());
+        assert!(need(&["module:json"]).is_met() && !need(&["module:no_such_module"]).is_met());
         assert!(!need(&["no-such-command-anywhere", "/no/such/file"]).is_met());
+    }
+
+    /// With the same seed, the same requests: nothing may come in another version.
+    #[test]
+    fn python_packages_are_pinned() {
+        let list = fs::read_to_string(root().join("tests/schema/requirements.txt")).unwrap();
+        let packages: Vec<_> = list.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(packages.iter().any(|line| line.starts_with("schemathesis==")));
+        assert!(packages.iter().all(|line| line.contains("==")), "{packages:?}");
     }
 
     /// The lock file must work with any registry, so it names none.

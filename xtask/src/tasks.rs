@@ -48,6 +48,8 @@ pub fn test(args: &[String]) -> Result<()> {
         steps.run("documentation tests", &mut cargo(["test", "--doc", "--workspace"]))?;
     }
     let mut tests = cargo(["nextest", "run", "--workspace"]);
+    // A failure's own words come first: with the backtraces of hundreds of frames they would scroll away in CI's log.
+    tests.env("RUST_BACKTRACE", "0").env("RUST_LIB_BACKTRACE", "0");
     if quick {
         tests.args(["--filterset", "not package(wharf-e2e)"]);
     }

@@ -220,6 +220,8 @@ fn configuration_page_is_fresh() {
     let mut table = String::from("| key | value | default | meaning |\n|---|---|---|---|\n");
     let mut documented = BTreeSet::new();
     for line in help.lines().map(str::trim) {
+        // A switch may go without its value: `--flag[=<BOOL>]`.
+        let line = line.replacen("[=<", " <", 1).replacen(">]", ">", 1);
         let Some((flag, rest)) = line.strip_prefix("--").and_then(|line| line.split_once(" <")) else {
             continue;
         };
