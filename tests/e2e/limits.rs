@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use wharf_testkit::{BrowserUnderTest, Grid, eventually};
 
 use crate::support::{
-    becomes_active, count_is, create, create_async, ends_as, get, id, is_whole, last_ended, listed, patient, release,
+    becomes_active, count_is, create, create_async, ends_as, get, id, is_whole, last_ended, listed, patient, refuses,
+    release,
 };
 
 const CLIENTS: usize = 200;
@@ -310,16 +310,7 @@ async fn nonsense_is_refused_precisely_and_changes_nothing() -> Result<()> {
         (Method::GET, "/v1/queue?limit=-1", "", "limit"),
         (Method::DELETE, "/v1/queue?operation=../x", "", "operation"),
     ];
-    for (method, path, body, part) in cases {
-        let kind = (!body.is_empty()).then_some("application/json");
-        let reply = grid.http().raw(method.clone(), path, kind, Bytes::from(body)).await?;
-        ensure!(
-            reply.status == 400 && reply.text().contains(part),
-            "{method} {path} {body}: {} {}",
-            reply.status,
-            reply.text()
-        );
-    }
+    refuses(&grid, &cases).await?;
     ensure!(pool(&grid).await?["limit"].is_null());
     is_whole(&grid, 1).await?;
     grid.finish().await

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use wharf_testkit::{Grid, Http, eventually};
 
 use crate::support::{
-    Raw, becomes_active, count_is, create, create_async, get, id, is_whole, listed, patient, post, release,
+    Raw, becomes_active, count_is, create, create_async, get, id, is_whole, listed, patient, post, refuses, release,
 };
 
 const CLIENTS: usize = 200;
@@ -319,16 +319,7 @@ async fn nonsense_is_refused_and_takes_no_lock() -> Result<()> {
         (Method::DELETE, "/v1/locks/a", "", "lock_token"),
         (Method::DELETE, "/v1/locks/a?lock_token=ses_1", "", "lck_"),
     ];
-    for (method, path, body, part) in cases {
-        let kind = (!body.is_empty()).then_some("application/json");
-        let reply = grid.http().raw(method.clone(), path, kind, Bytes::from(body)).await?;
-        ensure!(
-            reply.status == 400 && reply.text().contains(part),
-            "{method} {path} {body}: {} {}",
-            reply.status,
-            reply.text()
-        );
-    }
+    refuses(&grid, &cases).await?;
     ensure!(grid.http().get("/v1/locks").await?.expect(200)? == json!({"locks": []}));
     is_whole(&grid, 1).await?;
     grid.finish().await

@@ -6,6 +6,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use http::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::{
@@ -229,6 +231,23 @@ impl Raw {
             result => Ok(result?),
         }
     }
+}
+
+/// Each of these requests (method, path, body) is refused with 400, in words that contain the last part.
+pub async fn refuses(grid: &Grid, cases: &[(Method, &str, &str, &str)]) -> Result<()> {
+    for (method, path, body, part) in cases {
+        let kind = (!body.is_empty()).then_some("application/json");
+        let reply = grid
+            .http()
+            .raw(method.clone(), path, kind, Bytes::from((*body).to_owned()))
+            .await?;
+        let (status, text) = (reply.status, reply.text());
+        ensure!(
+            status == 400 && text.contains(part),
+            "{method} {path} {body}: {status} {text}"
+        );
+    }
+    Ok(())
 }
 
 /// A proper upgrade request for a path, as text.

@@ -13,6 +13,7 @@ mod command;
 mod options;
 mod process;
 mod stderr;
+mod trial;
 
 pub use browser::{
     Browser, BrowserVersion, CallFailed, Driver, DriverProblem, DriverReport, Endpoint, Exit, LaunchError, LaunchGate,

@@ -1,7 +1,7 @@
 //! `/debug/…`: breaking a session's browser on purpose, so that users can see their own code survive it.
 //!
 //! Its own file because it must be easy to see that nothing here works unless the operator said `--enable-faults`:
-//! every route passes [`allowed`] first, and without it there is nothing at these paths.
+//! every route passes `allowed` first, and without it there is nothing at these paths.
 
 use std::time::Duration;
 

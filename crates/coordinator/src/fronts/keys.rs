@@ -38,10 +38,7 @@ pub async fn list(State(front): State<Front>) -> Result<Json<KeyList>, Refusal> 
 #[utoipa::path(
     post, path = "/v1/keys", tag = "keys", request_body = CreateKey,
     responses(
-        (status = 201, description = "The key, with its secret", body = KeyBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody)
+        (status = 201, description = "The key, with its secret", body = KeyBody)
     )
 )]
 pub async fn create(
@@ -85,10 +82,7 @@ pub async fn create(
     params(("id" = String, Path, description = "The key's id", pattern = "^key_[0-9a-f]{32}$")),
     responses(
         (status = 200, description = "The key as it is now", body = KeyBody),
-        (status = 404, description = "No such key", body = ErrorBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody)
+        (status = 404, description = "No such key", body = ErrorBody)
     )
 )]
 pub async fn change(

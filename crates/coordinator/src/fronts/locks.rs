@@ -81,10 +81,7 @@ pub async fn get(State(front): State<Front>, Path(name): Path<String>) -> Result
     responses(
         (status = 201, description = "It is yours; keep the token", body = LockBody),
         (status = 404, description = "It was taken away while it drained", body = ErrorBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 409, description = "Somebody holds it, or what runs did not end within `drain`", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody)
+        (status = 409, description = "Somebody holds it, or what runs did not end within `drain`", body = ErrorBody)
     )
 )]
 pub async fn take(
@@ -126,10 +123,7 @@ pub async fn take(
     responses(
         (status = 200, description = "It holds until `until`", body = LockBody),
         (status = 404, description = "Nobody holds it", body = ErrorBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 409, description = "Somebody else holds it", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody)
+        (status = 409, description = "Somebody else holds it", body = ErrorBody)
     )
 )]
 pub async fn renew(

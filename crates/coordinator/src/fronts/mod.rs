@@ -129,6 +129,11 @@ fn complete(document: &mut utoipa::openapi::OpenApi) {
         let mut also = |status: &str, description: &str| {
             answers.entry(status.to_owned()).or_insert_with(|| refusal(description));
         };
+        if operation.request_body.is_some() {
+            also("408", "The body was too slow");
+            also("413", "The body is too large");
+            also("415", "The body is not JSON");
+        }
         also("403", "A foreign page or name, or the key may not do this");
         if OPENS.contains(&(*method, *path)) {
             also("404", "No worker serves such a pool or browser");

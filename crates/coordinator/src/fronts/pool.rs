@@ -17,7 +17,7 @@ use wharf_core::{LimitScope, Operation, PoolName, SessionStatus, Timestamp};
 use wharf_store::{OperationReport, QueueFilter, SessionQuery, SessionRecord};
 use wharf_wire::{
     pool::{Cleaned, Cleanup, HolderBody, OperationBody, PoolBody, QueueBody, SetLimit, WaiterBody},
-    rest::{ErrorBody, SessionList},
+    rest::SessionList,
     span::Span,
 };
 
@@ -104,10 +104,7 @@ pub async fn recent(
 #[utoipa::path(
     put, path = "/v1/pool/limits", tag = "pool", request_body = SetLimit,
     responses(
-        (status = 200, description = "The pool as it is now", body = PoolBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody)
+        (status = 200, description = "The pool as it is now", body = PoolBody)
     )
 )]
 pub async fn set_limit(
@@ -128,10 +125,7 @@ pub async fn set_limit(
 #[utoipa::path(
     post, path = "/v1/pool/cleanup", tag = "pool", request_body = inline(Option<Cleanup>),
     responses(
-        (status = 200, description = "What was ended, as `killed`", body = Cleaned),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody)
+        (status = 200, description = "What was ended, as `killed`", body = Cleaned)
     )
 )]
 pub async fn cleanup(State(front): State<Front>, headers: HeaderMap, body: Body) -> Result<Json<Cleaned>, Refusal> {

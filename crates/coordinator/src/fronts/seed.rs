@@ -26,9 +26,6 @@ use crate::{Refusal, service::Ask};
         (status = 201, description = "The session is active; from a program its own object, with our id", body = SeedSession),
         (status = 400, description = "Not JSON", body = ErrorBody),
         (status = 404, description = "No worker", body = ErrorBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody),
         (status = 502, description = "No browser could be launched", body = ErrorBody),
         (status = 503, description = "The queue is full or the wait was too long", body = ErrorBody)
     )

@@ -65,10 +65,7 @@ pub struct ListQuery {
         (status = 202, description = "Accepted; look at Location until it is active", body = SessionBody),
         (status = 400, description = "The request makes no sense", body = ErrorBody),
         (status = 404, description = "No such pool", body = ErrorBody),
-        (status = 408, description = "The body was too slow", body = ErrorBody),
         (status = 409, description = "The key was used for a different request", body = ErrorBody),
-        (status = 413, description = "Too large", body = ErrorBody),
-        (status = 415, description = "Not JSON", body = ErrorBody),
         (status = 502, description = "No browser could be launched", body = ErrorBody),
         (status = 503, description = "The queue is full, the wait was too long, or the grid is shutting down", body = ErrorBody)
     )

@@ -10,13 +10,11 @@ use async_trait::async_trait;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
-use wharf_core::BrowserId;
 use wharf_process::{FdMapping, SessionDir, SpawnRequest, Spawner};
 
 use crate::{
     Browser, BrowserKind, BrowserVersion, ControlError, Driver, DriverProblem, DriverReport, Endpoint, LaunchError,
-    LaunchGate, LaunchOptions, LaunchSpec, Urgency,
+    LaunchGate, LaunchSpec, Urgency,
     cdp::Cdp,
     chromium::{
         ChromiumConfig, Sandbox,
@@ -25,10 +23,8 @@ use crate::{
         running::{ChromiumBrowser, Controlled},
     },
     process::{self, Process},
+    trial,
 };
-
-/// A trial launch on a busy or cold host may take longer than a session's would be allowed to.
-const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Launches Chromium.
 #[derive(Debug)]
@@ -151,19 +147,7 @@ impl Driver for ChromiumDriver {
 
     async fn check(&self) -> Result<DriverReport, DriverProblem> {
         process::check_space(&self.config.run_dir)?;
-        let begun = Instant::now();
-        let spec = LaunchSpec {
-            id: BrowserId::from_uuid(Uuid::now_v7()),
-            options: LaunchOptions::default(),
-            timeout: TRIAL_TIMEOUT,
-            urgency: Urgency::Refill,
-            cancel: CancellationToken::new(),
-        };
-        let browser = self.launch(spec).await.map_err(|e| self.diagnose(e))?;
-        let launch_time = begun.elapsed();
-        let version = browser.version().clone();
-        browser.kill().await;
-        browser.files_removed().await;
+        let (version, launch_time) = trial::launch_once(self).await.map_err(|e| self.diagnose(e))?;
         Ok(DriverReport {
             kind: self.kind(),
             binary: self.found.path.clone(),

@@ -17,8 +17,6 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::{net::TcpStream, time::Instant};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
-use wharf_core::BrowserId;
 use wharf_process::{Cgroups, Exited, Listener, Output, RunDir, SpawnRequest, Spawner};
 
 use super::{
@@ -29,8 +27,9 @@ use super::{
 };
 use crate::{
     Browser, BrowserKind, BrowserVersion, Driver, DriverProblem, DriverReport, Endpoint, LaunchError, LaunchGate,
-    LaunchOptions, LaunchSpec, OptionRefused, Urgency,
+    LaunchOptions, LaunchSpec, OptionRefused,
     process::{self, Process},
+    trial,
 };
 
 /// Programs that are started for one launch, at most, each on a port of its own.
@@ -40,8 +39,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// One `GET /health` during the launch: longer ones are given up and asked again.
 const HEALTH_LIMIT: Duration = Duration::from_secs(1);
-/// A trial launch on a busy or cold host may take longer than a session's would be allowed to.
-const TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Which program, and what it is started with.
 #[derive(Debug, Clone)]
@@ -201,22 +198,11 @@ impl Driver for CommandDriver {
 
     async fn check(&self) -> Result<DriverReport, DriverProblem> {
         process::check_space(&self.config.run_dir)?;
-        let begun = Instant::now();
-        let spec = LaunchSpec {
-            id: BrowserId::from_uuid(Uuid::now_v7()),
-            options: LaunchOptions::default(),
-            timeout: TRIAL_TIMEOUT,
-            urgency: Urgency::Refill,
-            cancel: CancellationToken::new(),
-        };
-        let browser = self.launch(spec).await.map_err(|e| self.diagnose(e))?;
-        let launch_time = begun.elapsed();
-        browser.kill().await;
-        browser.files_removed().await;
+        let (version, launch_time) = trial::launch_once(self).await.map_err(|e| self.diagnose(e))?;
         Ok(DriverReport {
             kind: self.kind(),
             binary: self.program.clone(),
-            version: self.version(),
+            version,
             sandboxed: false,
             launch_time,
             notes: Vec::new(),

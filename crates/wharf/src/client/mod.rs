@@ -51,7 +51,7 @@ struct Output {
 
 type Outcome = Result<Output, Failure>;
 
-/// Runs one of [`commands`].
+/// Runs one of [`commands()`].
 pub fn run(matches: &ArgMatches) -> ExitCode {
     let Some((name, matches)) = matches.subcommand() else {
         unreachable!("clap requires a subcommand");
