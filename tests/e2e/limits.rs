@@ -10,7 +10,7 @@ use wharf_testkit::{BrowserUnderTest, Grid, eventually};
 
 use crate::support::{
     becomes_active, count_is, create, create_async, ends_as, get, id, is_whole, last_ended, listed, patient, refuses,
-    release,
+    release, store_is_sound,
 };
 
 const CLIENTS: usize = 200;
@@ -129,7 +129,7 @@ async fn pool_limit_holds_lets_nobody_in_when_lowered_and_survives_a_restart() -
 /// 200 clients of three operations, limits that change all the time: never one too many, everybody is served once.
 #[tokio::test]
 async fn limits_hold_under_two_hundred_clients_while_they_change() -> Result<()> {
-    let grid = Grid::builder().slots(SLOTS).min(SLOTS).queue(500).start().await?;
+    let mut grid = Grid::builder().slots(SLOTS).min(SLOTS).queue(500).start().await?;
     let operations = ["scrape", "agent", "test_run"];
     limit(&grid, Some("scrape"), json!(2)).await?;
     limit(&grid, Some("agent"), json!(3)).await?;
@@ -182,6 +182,7 @@ async fn limits_hold_under_two_hundred_clients_while_they_change() -> Result<()>
     limit(&grid, Some("scrape"), Value::Null).await?;
     limit(&grid, Some("agent"), Value::Null).await?;
     is_whole(&grid, SLOTS as usize).await?;
+    store_is_sound(&mut grid).await?;
     grid.finish().await
 }
 

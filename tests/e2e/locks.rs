@@ -11,6 +11,7 @@ use wharf_testkit::{Grid, Http, eventually};
 
 use crate::support::{
     Raw, becomes_active, count_is, create, create_async, get, id, is_whole, listed, patient, post, refuses, release,
+    store_is_sound,
 };
 
 const CLIENTS: usize = 200;
@@ -242,7 +243,7 @@ async fn client_that_leaves_while_its_lock_drains_leaves_no_lock() -> Result<()>
 /// The lock raced against placement, live: whenever it is held and drained, nothing runs until it is released.
 #[tokio::test]
 async fn lock_races_with_two_hundred_clients_and_nothing_is_placed_under_it() -> Result<()> {
-    let grid = Grid::builder().slots(SLOTS).min(SLOTS).queue(500).start().await?;
+    let mut grid = Grid::builder().slots(SLOTS).min(SLOTS).queue(500).start().await?;
     let mut clients = JoinSet::new();
     for n in 0..CLIENTS {
         let http = patient(&grid);
@@ -299,6 +300,7 @@ async fn lock_races_with_two_hundred_clients_and_nothing_is_placed_under_it() ->
     );
     count_is(&grid, "queued", 0).await?;
     is_whole(&grid, SLOTS as usize).await?;
+    store_is_sound(&mut grid).await?;
     grid.finish().await
 }
 

@@ -1,9 +1,9 @@
 //! What several topics need: sessions in one line, how they ended, raw sockets, the browsers' processes.
 //!
-//! Its own file because the tests should read as sentences. Nothing here knows more of wharf than its HTTP API and
-//! `/proc`.
+//! Its own file because the tests should read as sentences. Nothing here knows more of wharf than its HTTP API, `/proc`
+//! and, once a grid has ended, its store.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -14,6 +14,9 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use wharf_core::{Clock, Timestamp};
+use wharf_store::{Store as _, StoreRules, invariants::violations};
+use wharf_store_sqlite::{Durability, SqliteStore};
 use wharf_testkit::{Grid, Http, eventually, patience, processes};
 
 /// A session of the API, as it was answered.
@@ -231,6 +234,39 @@ impl Raw {
             result => Ok(result?),
         }
     }
+}
+
+/// Long after any test: whatever time may end has ended by then.
+struct Afterwards;
+
+impl Clock for Afterwards {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(4_102_444_800_000_000)
+    }
+}
+
+/// Ends the grid and asks its store: no invariant is broken, everybody has ended once, no slot is held.
+pub async fn store_is_sound(grid: &mut Grid) -> Result<()> {
+    grid.terminate().await?;
+    let path = grid.data_dir().join("wharf.db");
+    let store = SqliteStore::open(
+        &path,
+        Durability::default(),
+        Arc::new(Afterwards),
+        StoreRules::default(),
+    )?;
+    let snapshot = store.snapshot().await?;
+    let broken = violations(&snapshot);
+    ensure!(broken.is_empty(), "{broken:?}");
+    ensure!(!snapshot.sessions.is_empty(), "the store of the grid is another one");
+    ensure!(snapshot.leases.is_empty(), "slots are held: {:?}", snapshot.leases);
+    let alive: Vec<_> = snapshot
+        .sessions
+        .iter()
+        .filter(|record| !record.state.is_ended())
+        .collect();
+    ensure!(alive.is_empty(), "not ended: {alive:?}");
+    Ok(store.close().await?)
 }
 
 /// Each of these requests (method, path, body) is refused with 400, in words that contain the last part.
