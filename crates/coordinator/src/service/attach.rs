@@ -29,7 +29,7 @@ pub struct Attachment {
     browser: Option<Side<Box<dyn BrowserIo>>>,
     on_leave: OnLeave,
     /// How the relay ended; none if the client left at the very hand-over.
-    end: Option<RelayEnd>,
+    pub(super) end: Option<RelayEnd>,
 }
 
 // === impl Service ===
@@ -99,6 +99,17 @@ impl Service {
         }
     }
 
+    /// Ends a session with what its socket says, unless somebody who knows better speaks first.
+    fn end_unless_told(&self, live: Arc<LiveSession>, reason: EndReason) {
+        let service = self.clone();
+        self.inner().tasks.spawn(async move {
+            let grace = service.config().relay.reason_grace;
+            if tokio::time::timeout(grace, live.ending()).await.is_err() {
+                service.end_later(live.id, reason);
+            }
+        });
+    }
+
     /// A browser that cannot be dialled is usually one that has just ended: then the true reason is the answer.
     async fn unreachable(&self, session: SessionId, cause: &str) -> Refusal {
         match self.session(session).await {
@@ -136,8 +147,16 @@ impl Drop for Attachment {
             OnLeave::End => true,
             OnLeave::AsMade => was_last && !self.live.keep_alive,
         };
-        if ends_with_it && let Some(reason) = meaning(self.end.as_ref()) {
-            self.service.end_later(self.live.id, reason);
+        let Some(reason) = meaning(self.end.as_ref()).filter(|_| ends_with_it) else {
+            return;
+        };
+        match self.end {
+            // The relay waits for the supervisor's word, but not when its client leaves meanwhile, as puppeteer does after
+            // `Browser.close`: a socket that broke says only that the browser is gone, not why.
+            Some(RelayEnd::BrowserGone | RelayEnd::BrowserSilent) => {
+                self.service.end_unless_told(Arc::clone(&self.live), reason);
+            }
+            _ => self.service.end_later(self.live.id, reason),
         }
     }
 }

@@ -452,6 +452,32 @@ async fn attachment_dropped_before_its_relay_ends_a_session_per_connection() {
     assert_eq!(record.reason(), Some(EndReason::ClientDisconnected));
 }
 
+/// After `Browser.close` the browser's socket breaks, the client leaves, and only then the exit is seen.
+#[tokio::test(start_paused = true)]
+async fn broken_socket_waits_for_whoever_knows_why_and_speaks_for_itself_if_nobody_does() {
+    for (told, expected) in [
+        (Some(EndReason::Released), EndReason::Released),
+        (None, EndReason::BrowserCrashed),
+    ] {
+        let rig = rig(1, 10).await;
+        let session = rig.service.open(ask()).await.unwrap().delivered().id;
+        let mut attachment = rig
+            .service
+            .attach(Caller::Anyone, session, DialTarget::Browser, super::OnLeave::End)
+            .await
+            .unwrap();
+        attachment.end = Some(wharf_relay::RelayEnd::BrowserGone);
+        drop(attachment);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if let Some(reason) = told {
+            rig.service.end(session, reason, None).await.unwrap();
+        }
+        rig.is_empty("told or not").await;
+        let record = rig.service.session(session).await.unwrap();
+        assert_eq!(record.reason(), Some(expected));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn idle_and_connect_timeouts_end_sessions_by_the_sweep() {
     let rig = rig(2, 10).await;
