@@ -2,8 +2,9 @@
 //!
 //! A folder because each group of checks is a different kind of knowledge. In each, thin readers gather facts and a pure
 //! `judge` turns them into findings, so that hosts nobody has at hand (Docker's 64 MB, cgroup v1) are plain unit tests.
-//! The invariant: a doctor changes nothing. Its trial browser lives in a directory of its own below `run_dir`, ends
-//! before the report is printed, and directories that were made for it are removed again.
+//! The invariant: a doctor leaves nothing behind and touches no running grid (for an instant it holds a free lock and
+//! port, and it asks the kernel to count memory in our own cgroup, as `up` would). Its trial browser lives in a directory
+//! of its own below `run_dir`, ends before the report is printed, and directories that were made for it are removed.
 //!
 //! ```text
 //! finding.rs      Finding, Group, Level; what the settings need
