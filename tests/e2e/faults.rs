@@ -380,3 +380,37 @@ async fn crashes_in_a_row_leave_the_grid_whole() -> Result<()> {
     is_whole(&grid, 2).await?;
     grid.finish().await
 }
+
+#[tokio::test]
+async fn browser_paused_on_purpose_goes_on_although_its_client_left() -> Result<()> {
+    let grid = Grid::builder().slots(1).flag("--enable-faults").start().await?;
+    let session = create(&grid, json!({})).await?;
+    let path = format!("/debug/slow-worker?session_id={}&for=60s", id(&session));
+    let browser = crate::support::only_browser(&grid).await?;
+    let state = || -> Result<String> {
+        let stat = std::fs::read_to_string(format!("/proc/{browser}/stat"))?;
+        let after = stat.rsplit(')').next().unwrap_or_default().trim_start();
+        Ok(after.chars().take(1).collect())
+    };
+    let mut raw = crate::support::Raw::connect(grid.addr()).await?;
+    raw.send(format!(
+        "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
+    ))
+    .await?;
+    eventually("the browser to be stopped", async || {
+        ensure!(state()? == "T", "it is {}", state()?);
+        Ok(())
+    })
+    .await?;
+    drop(raw);
+    eventually("the browser to go on", async || {
+        ensure!(state()? != "T", "it is stopped");
+        Ok(())
+    })
+    .await?;
+    let mut cdp = grid.cdp(&crate::support::attach_path(&session)).await?;
+    cdp.call("Browser.getVersion", json!({})).await?;
+    cdp.close().await;
+    crate::support::release(&grid, &id(&session)).await?;
+    grid.finish().await
+}

@@ -178,9 +178,9 @@ impl WorkerLink for LocalLink {
             return Err(LinkError::NotHeld);
         }
         if let Some(span) = then {
+            // A value, so that a client that leaves meanwhile does not turn a pause into a hang.
+            let _woken = Stopped(pid);
             tokio::time::sleep(span).await;
-            // A browser that was killed meanwhile needs no waking.
-            let _ = signal(Disturbance::Continue).await;
         }
         Ok(())
     }
@@ -192,6 +192,16 @@ impl WorkerLink for LocalLink {
             wharf_process::orphans(run_dir.path(), &wharf_process::live_roots()).len()
         });
         count.await.map_or(0, |count| count as u64)
+    }
+}
+
+/// A browser that is stopped for a while; goes on when this is dropped.
+struct Stopped(u32);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // A pass over /proc, milliseconds; one that was killed meanwhile needs no waking.
+        let _is_alive = wharf_process::disturb(self.0, Disturbance::Continue);
     }
 }
 
