@@ -104,6 +104,8 @@ codes! {
     KeyNotFound = "key_not_found", 404, Caller, No, "List the keys with `wharf key list`.";
     /// Nobody holds such a lock.
     LockNotFound = "lock_not_found", 404, Caller, No, "List the locks with `wharf lock list`; it may have been released or have expired.";
+    /// No such worker.
+    WorkerNotFound = "worker_not_found", 404, Caller, No, "List the workers with `wharf workers list`; a removed one is forgotten.";
     /// The path exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405, Caller, No, "Use a method named in the Allow header.";
     /// The session is not yet active.
@@ -114,6 +116,8 @@ codes! {
     LockHeld = "lock_held", 409, Caller, After, "Wait until the holder releases it or it expires; an operator can force it with `wharf lock force-unlock`.";
     /// What runs did not end in time, so the lock was given back.
     LockNotDrained = "lock_not_drained", 409, Caller, After, "Wait longer with `drain`, or end what runs first; `/v1/pool` lists it.";
+    /// A worker that serves sessions is not simply forgotten.
+    WorkerInUse = "worker_in_use", 409, Caller, After, "Drain it first with `wharf workers drain ID --wait 60s`, or remove it by force; its sessions then end as `worker_lost`.";
     /// Too large.
     BodyTooLarge = "body_too_large", 413, Caller, No, "Send less; `data` is meant for labels, not for files.";
     /// The body is not JSON by its content type.
@@ -130,6 +134,8 @@ codes! {
     QueueTimeout = "queue_timeout", 503, Capacity, After, "Try again after Retry-After, wait longer with `queue_timeout`, or raise `max`.";
     /// An operator emptied the queue.
     QueueCleared = "queue_cleared", 503, Capacity, After, "An operator cleared the queue; ask again when they say so.";
+    /// As many follow the events as one coordinator serves.
+    TooManyStreams = "too_many_streams", 503, Capacity, After, "Try again after Retry-After, or at another coordinator; close streams that nobody reads.";
     /// Shutting down.
     Draining = "draining", 503, Capacity, After, "Try again after Retry-After; the grid is shutting down.";
     /// All launches failed.

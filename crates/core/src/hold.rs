@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::{Operation, PoolName};
 
 /// What a limit counts, within one pool. (What a key may hold is its quota, and a matter of admission.)
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LimitScope {
     /// All sessions of the pool.
     Pool,

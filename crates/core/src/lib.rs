@@ -10,6 +10,7 @@
 //! - [`hold`]: limits and locks, which hold sessions back although a slot is free.
 //! - [`placement`]: choosing a worker.
 //! - [`warm`]: how many browsers to launch and keep.
+//! - [`scale`]: how many workers a pool should have, and which go first.
 //! - [`breaker`]: back-off and circuit breaker.
 //! - [`key`]: API keys as clients show them.
 //! - [`phase`]: from start to stop.
@@ -27,6 +28,7 @@ pub mod phase;
 pub mod placement;
 pub mod queue;
 pub mod reason;
+pub mod scale;
 pub mod session;
 pub mod spec;
 pub mod time;

@@ -32,7 +32,8 @@ pub struct Seat {
 }
 
 /// The state of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SessionState {
     /// Waiting for a slot.
     Queued,
@@ -107,7 +108,7 @@ pub fn step(state: SessionState, event: SessionEvent) -> Result<SessionState, Re
 }
 
 /// The times a session's limits are counted from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clockwork {
     /// When it was submitted.
     pub queued_at: Timestamp,

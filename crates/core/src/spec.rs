@@ -53,7 +53,7 @@ pub struct Timeouts {
 }
 
 /// What a session asks for, validated.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionSpec {
     /// The set of workers it may run on.
     pub pool: PoolName,
