@@ -3,7 +3,7 @@
 //! Its own file because these four moves are where the invariants live: a lease exists only between `reserve` and
 //! `release` (I1), dispatch serves in order (I2), and `finish` is the only way into a terminal state (I4).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wharf_core::{
     Block, CoordinatorId, EndReason, KeyId, LimitScope, LockName, PoolName, Seat, SessionId, SessionState,
@@ -13,8 +13,8 @@ use wharf_core::{
     session::{SessionEvent, step},
 };
 use wharf_store::{
-    Change, EndedSession, KeyRecord, LimitRecord, LockRecord, Placement, SessionQuery, SessionRecord, Stats,
-    StoreRules, WorkerRecord,
+    Change, EVENTS_KEPT, EndedSession, Event, EventPage, Happening, KeyRecord, LimitRecord, LockChange, LockRecord,
+    Placement, SessionChange, SessionQuery, SessionRecord, Stats, StoreRules, WorkerChange, WorkerRecord,
 };
 
 /// All that is known.
@@ -32,6 +32,9 @@ pub(crate) struct Book {
     /// `held` is filled in by [`Book::key`]: the sessions are the truth.
     pub(crate) keys: BTreeMap<KeyId, KeyRecord>,
     pub(crate) last_number: u64,
+    pub(crate) events: VecDeque<Event>,
+    /// The number of the newest event.
+    pub(crate) last_event: u64,
 }
 
 /// A session and, while it waits, how long its ticket is good for.
@@ -52,6 +55,15 @@ pub(crate) struct Step<'a> {
     pub(crate) rules: &'a StoreRules,
     pub(crate) now: Timestamp,
     pub(crate) news: Vec<Change>,
+    pub(crate) noted: Noted,
+}
+
+/// What a step did, for the log of events; each kind in its own order.
+#[derive(Default)]
+pub(crate) struct Noted {
+    workers: Vec<Happening>,
+    locks: Vec<Happening>,
+    sessions: Vec<Happening>,
 }
 
 // === impl Book ===
@@ -66,6 +78,14 @@ impl Book {
                 ..row.clone()
             })
             .collect()
+    }
+
+    /// One worker, with its leases counted.
+    pub(crate) fn worker(&self, worker: WorkerId) -> Option<WorkerRecord> {
+        self.rows.get(&worker).map(|row| WorkerRecord {
+            busy: self.busy(worker),
+            ..row.clone()
+        })
     }
 
     fn busy(&self, worker: WorkerId) -> u32 {
@@ -97,6 +117,26 @@ impl Book {
             .collect();
         waiters.sort_by_key(Waiter::key);
         waiters
+    }
+
+    /// How many wait in each pool where anybody waits.
+    pub(crate) fn waiting_by_pool(&self) -> BTreeMap<PoolName, u64> {
+        let records = self.sessions.values().map(|entry| &entry.record);
+        let mut waiting = BTreeMap::new();
+        for record in records.filter(|record| record.state == SessionState::Queued) {
+            *waiting.entry(record.spec.pool.clone()).or_default() += 1;
+        }
+        waiting
+    }
+
+    /// A stretch of the log of events.
+    pub(crate) fn events(&self, after: u64, limit: u32) -> EventPage {
+        let later = self.events.iter().filter(|event| event.number > after);
+        EventPage {
+            events: later.take(limit as usize).cloned().collect(),
+            oldest: self.events.front().map_or(self.last_event + 1, |event| event.number),
+            newest: self.last_event,
+        }
     }
 
     /// The place in the queue of (pool, class), 1 being next.
@@ -161,6 +201,82 @@ impl Book {
 // === impl Step ===
 
 impl Step<'_> {
+    pub(crate) fn note_session(&mut self, session: SessionId, change: SessionChange) {
+        let Some(entry) = self.book.sessions.get(&session) else {
+            return;
+        };
+        let record = &entry.record;
+        self.noted.sessions.push(Happening::Session {
+            session,
+            pool: record.spec.pool.clone(),
+            operation: record.spec.operation.clone(),
+            owner: record.owner,
+            worker: record.worker,
+            change,
+        });
+    }
+
+    pub(crate) fn note_worker(&mut self, worker: WorkerId, change: WorkerChange) {
+        let Some(row) = self.book.rows.get(&worker) else {
+            return;
+        };
+        let pool = row.pool.clone();
+        self.noted.workers.push(Happening::Worker { worker, pool, change });
+    }
+
+    pub(crate) fn note_lock(&mut self, lock: &LockRecord, change: LockChange) {
+        self.noted.locks.push(Happening::Lock {
+            name: lock.name.clone(),
+            holder: lock.holder.clone(),
+            owner: lock.owner,
+            change,
+        });
+    }
+
+    /// Writes what the step did into the log of events, given who waited before it.
+    pub(crate) fn log(&mut self, waited: &BTreeMap<PoolName, u64>) {
+        let waiting = self.book.waiting_by_pool();
+        let pools: BTreeSet<_> = waited.keys().chain(waiting.keys()).collect();
+        let count = |counts: &BTreeMap<PoolName, u64>, pool: &PoolName| counts.get(pool).copied().unwrap_or(0);
+        let changed = pools
+            .into_iter()
+            .filter(|pool| count(waited, pool) != count(&waiting, pool));
+        let queues = changed.map(|pool| Happening::Queue {
+            pool: pool.clone(),
+            waiting: count(&waiting, pool),
+        });
+        let Noted {
+            workers,
+            locks,
+            sessions,
+        } = std::mem::take(&mut self.noted);
+        let before = self.book.last_event;
+        for what in workers.into_iter().chain(locks).chain(sessions).chain(queues) {
+            self.book.last_event += 1;
+            self.book.events.push_back(Event {
+                number: self.book.last_event,
+                at: self.now,
+                what,
+            });
+        }
+        while self.book.events.len() as u64 > EVENTS_KEPT {
+            self.book.events.pop_front();
+        }
+        if self.book.last_event > before {
+            self.news.push(Change::Noted(self.book.last_event));
+        }
+    }
+
+    /// Forgets the locks whose time has passed.
+    pub(crate) fn forget_expired(&mut self) {
+        let is_over = |lock: &LockRecord| lock.until <= self.now;
+        let over: Vec<_> = self.book.locks.values().filter(|lock| is_over(lock)).cloned().collect();
+        for lock in over {
+            self.book.locks.remove(&lock.name);
+            self.note_lock(&lock, LockChange::Expired);
+        }
+    }
+
     /// Moves a session by one event, if the event applies.
     pub(crate) fn advance(&mut self, session: SessionId, event: SessionEvent) -> Option<&mut SessionRecord> {
         let record = &mut self.book.sessions.get_mut(&session)?.record;
@@ -185,6 +301,7 @@ impl Step<'_> {
         }
         let ended = EndedSession { session, reason, seat };
         self.news.push(Change::Ended(ended));
+        self.note_session(session, SessionChange::Ended(reason));
         Some(ended)
     }
 
@@ -206,7 +323,7 @@ impl Step<'_> {
     /// Serves waiters of all pools. The placement of `own`, if any, is claimed at once: its caller is told by the
     /// answer, so it is neither announced nor among the placements answered.
     pub(crate) fn dispatch(&mut self, own: Option<SessionId>) -> Vec<Placement> {
-        self.book.locks.retain(|_, lock| lock.until > self.now);
+        self.forget_expired();
         let records = self.book.sessions.values().map(|entry| &entry.record);
         let pools: BTreeSet<PoolName> = records
             .filter(|record| record.state == SessionState::Queued)
@@ -216,6 +333,7 @@ impl Step<'_> {
         for pool in pools {
             let waiters = self.book.waiters(&pool);
             for (waiter, placement) in queue::dispatch(waiters, |waiter| self.reserve(&pool, waiter)) {
+                self.note_session(waiter.session, SessionChange::Placed);
                 if own == Some(waiter.session) {
                     self.advance(waiter.session, SessionEvent::Claimed(placement.seat.epoch));
                 } else {

@@ -26,13 +26,13 @@ use wharf_core::{
     WorkerId,
 };
 use wharf_store::{
-    Change, Ended, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish, Locking,
-    NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
+    Change, Ended, EventPage, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish,
+    Locking, NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
     SessionQuery, SessionRecord, Snapshot, Stats, Store, StoreError, StoreRules, Submission, Submitted, Touch,
     Unlocking, WorkerRecord,
 };
 
-use crate::book::{Book, Step};
+use crate::book::{Book, Noted, Step};
 
 /// News kept for a receiver that is behind; one further behind polls (see [`Store::changes`]).
 const NEWS_KEPT: usize = 4096;
@@ -65,13 +65,16 @@ impl MemoryStore {
         // A clock that steps back must not make a silent worker fresh again.
         book.now = book.now.max(self.clock.now());
         let now = book.now;
+        let waited = book.waiting_by_pool();
         let mut step = Step {
             book: &mut book,
             rules: &self.rules,
             now,
             news: Vec::new(),
+            noted: Noted::default(),
         };
         let answer = work(&mut step);
+        step.log(&waited);
         for change in step.news {
             // Nobody listening is not an error.
             self.changes.send(change).ok();
@@ -96,6 +99,14 @@ impl Store for MemoryStore {
 
     async fn deregister(&self, worker: WorkerId) -> Result<Freed, StoreError> {
         Ok(self.step(|step| step.deregister(worker)))
+    }
+
+    async fn drain_worker(&self, worker: WorkerId) -> Result<Option<WorkerRecord>, StoreError> {
+        Ok(self.step(|step| step.drain_worker(worker)))
+    }
+
+    async fn remove_worker(&self, worker: WorkerId) -> Result<Option<(WorkerRecord, Freed)>, StoreError> {
+        Ok(self.step(|step| step.remove_worker(worker)))
     }
 
     async fn workers(&self, pool: Option<&PoolName>) -> Result<Vec<WorkerRecord>, StoreError> {
@@ -244,6 +255,10 @@ impl Store for MemoryStore {
             locks: step.book.locks.values().cloned().collect(),
             keys: step.book.all_keys(),
         }))
+    }
+
+    async fn events(&self, after: u64, limit: u32) -> Result<EventPage, StoreError> {
+        Ok(self.step(|step| step.book.events(after, limit)))
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {

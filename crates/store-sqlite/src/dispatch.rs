@@ -17,9 +17,10 @@ use wharf_core::{
     queue::{self, Waiter},
     session::{SessionEvent, step},
 };
-use wharf_store::{Change, Placement};
+use wharf_store::{Change, Happening, Placement, SessionChange};
 
 use crate::{
+    events::session_event,
     hold_rows::all,
     holds::Holds,
     rows::{Fault, SessionRow, parse, text, unsigned},
@@ -130,16 +131,19 @@ impl Step<'_> {
     ) -> Result<Vec<Placement>, Fault> {
         let mut others = Vec::new();
         for pool in pools {
-            let placed = self.round(&pool, own)?;
-            let not_own = placed.into_iter().filter(|placement| Some(placement.session) != own);
-            others.extend(not_own);
+            for (placement, event) in self.round(&pool, own)? {
+                self.note_placed(&pool, event);
+                if Some(placement.session) != own {
+                    others.push(placement);
+                }
+            }
         }
         self.news.extend(others.iter().copied().map(Change::Placed));
         Ok(others)
     }
 
-    /// One round over a pool.
-    fn round(&self, pool: &PoolName, own: Option<SessionId>) -> Result<Vec<Placement>, Fault> {
+    /// One round over a pool: the placements, and what is to be noted of each.
+    fn round(&self, pool: &PoolName, own: Option<SessionId>) -> Result<Vec<(Placement, Happening)>, Fault> {
         let heads = RefCell::new(Heads::of(self, pool)?);
         let holds = Holds::of(self, pool)?;
         let fault = Cell::new(None);
@@ -159,7 +163,7 @@ impl Step<'_> {
         });
         match fault.take() {
             Some(error) => Err(error),
-            None => Ok(placed.into_iter().map(|(_, placement)| placement).collect()),
+            None => Ok(placed.into_iter().map(|(_, placed)| placed).collect()),
         }
     }
 
@@ -186,7 +190,7 @@ impl Step<'_> {
         (pool, holds): (&PoolName, &Holds),
         waiter: &Waiter,
         own: Option<SessionId>,
-    ) -> Result<Result<Placement, Block>, Fault> {
+    ) -> Result<Result<(Placement, Happening), Block>, Fault> {
         if let Some(block) = holds.block(self, pool, &waiter.operation)? {
             return Ok(Err(block));
         }
@@ -217,11 +221,12 @@ impl Step<'_> {
         row.is_leased = true;
         row.times.placed_at = Some(self.now);
         row.save(self.conn, self.rules)?;
-        Ok(Ok(Placement {
+        let placement = Placement {
             session: row.id,
             coordinator: row.coordinator,
             seat,
-        }))
+        };
+        Ok(Ok((placement, session_event(&row, SessionChange::Placed))))
     }
 
     /// Workers of a pool with a free slot, in the order of choice, up to the first that will be chosen: all later ones

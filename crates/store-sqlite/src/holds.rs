@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use rusqlite::OptionalExtension;
 use wharf_core::{Block, LimitScope, LockName, LockToken, Operation, PoolName, hold::has_room};
-use wharf_store::{Freed, LimitRecord, LockRecord, LockView, LockWish, Locking, Renewal, Unlocking};
+use wharf_store::{Freed, LimitRecord, LockChange, LockRecord, LockView, LockWish, Locking, Renewal, Unlocking};
 
 use crate::{
     hold_rows::{all, delete_lock, lock_columns, read_limit, read_lock, write_lock, write_scope},
@@ -84,9 +84,13 @@ impl Step<'_> {
     }
 
     /// Forgets the locks that have expired, and says whether there were any: whom they held back is to be served.
-    pub(crate) fn forget_expired_locks(&self) -> Result<bool, Fault> {
-        let mut statement = self.conn.prepare_cached(FORGET_EXPIRED)?;
-        Ok(statement.execute([self.now.as_micros()])? > 0)
+    pub(crate) fn forget_expired_locks(&mut self) -> Result<bool, Fault> {
+        let mut expired = all(self.conn, FORGET_EXPIRED, [self.now.as_micros()], read_lock)?;
+        expired.sort_by(|one, other| one.name.cmp(&other.name));
+        for lock in &expired {
+            self.note_lock(lock, LockChange::Expired);
+        }
+        Ok(!expired.is_empty())
     }
 
     fn held_lock(&self, name: &LockName) -> Result<Option<LockRecord>, Fault> {
@@ -210,7 +214,10 @@ impl Step<'_> {
             until: self.now + wish.ttl,
             owner: wish.owner,
         };
+        // One that it follows upon has expired, and is told of first.
+        self.forget_expired_locks()?;
         write_lock(self.conn, &lock)?;
+        self.note_lock(&lock, LockChange::Acquired);
         for operation in &lock.cover.operations {
             self.name(operation)?;
         }
@@ -228,26 +235,30 @@ impl Step<'_> {
         }
         lock.until = self.now + ttl;
         write_lock(self.conn, &lock)?;
+        self.note_lock(&lock, LockChange::Renewed);
         Ok(Renewal::Renewed(self.view(lock)?))
     }
 
     pub(crate) fn release_lock(&mut self, name: &LockName, token: LockToken) -> Result<Unlocking, Fault> {
         match self.held_lock(name)? {
-            Some(lock) if lock.token == token => {}
-            other => return Ok(Unlocking::NotYours(other)),
+            Some(lock) if lock.token == token => self.unlock(&lock, LockChange::Released).map(Unlocking::Released),
+            other => Ok(Unlocking::NotYours(other)),
         }
-        self.unlock(name).map(Unlocking::Released)
     }
 
     pub(crate) fn force_unlock(&mut self, name: &LockName) -> Result<Option<(LockRecord, Freed)>, Fault> {
         match self.held_lock(name)? {
-            Some(lock) => Ok(Some((lock, self.unlock(name)?))),
+            Some(lock) => {
+                let freed = self.unlock(&lock, LockChange::Forced)?;
+                Ok(Some((lock, freed)))
+            }
             None => Ok(None),
         }
     }
 
-    fn unlock(&mut self, name: &LockName) -> Result<Freed, Fault> {
-        delete_lock(self.conn, name)?;
+    fn unlock(&mut self, lock: &LockRecord, how: LockChange) -> Result<Freed, Fault> {
+        delete_lock(self.conn, &lock.name)?;
+        self.note_lock(lock, how);
         Ok(Freed {
             ended: Vec::new(),
             placed: self.dispatch_all()?,
@@ -265,7 +276,7 @@ pub(crate) const RUNNING: &str = "SELECT running FROM counts WHERE pool = ?1 AND
 pub(crate) const HELD_LOCKS: &str = concat!("SELECT ", lock_columns!(), " FROM locks WHERE until > ?1 ORDER BY name");
 
 /// By `locks_by_end`.
-pub(crate) const FORGET_EXPIRED: &str = "DELETE FROM locks WHERE until <= ?1";
+pub(crate) const FORGET_EXPIRED: &str = concat!("DELETE FROM locks WHERE until <= ?1 RETURNING ", lock_columns!());
 
 /// By `sessions_live`: those who wait, and no history.
 pub(crate) const FILL_BUCKET: &str = "UPDATE sessions SET bucket = operation \

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, ToSql, named_params};
 use wharf_core::{EndReason, KeyId, Operation, PoolName};
-use wharf_store::{EndedSession, Freed, KEY_REVOKED, KeyRecord, NewKey, QueueFilter};
+use wharf_store::{EndedSession, Freed, KEY_REVOKED, KeyRecord, LockChange, NewKey, QueueFilter};
 
 use crate::{
-    hold_rows::{all, key_columns, read_key, write_quota, write_role},
+    hold_rows::{all, key_columns, lock_columns, read_key, read_lock, write_quota, write_role},
     rows::{Fault, SessionRow, key, session_columns, unsigned},
     step::Step,
 };
@@ -69,9 +69,16 @@ impl Step<'_> {
         );
         let own = all(self.conn, sql, [key!(id)], SessionRow::read)?;
         let ended = self.end_all(own, EndReason::Policy, KEY_REVOKED)?;
-        self.conn
-            .prepare_cached("DELETE FROM locks WHERE owner = ?1")?
-            .execute([key!(id)])?;
+        let sql = concat!("DELETE FROM locks WHERE owner = ?1 RETURNING ", lock_columns!());
+        let mut own = all(self.conn, sql, [key!(id)], read_lock)?;
+        own.sort_by(|one, other| one.name.cmp(&other.name));
+        for lock in own {
+            let change = match lock.until > self.now {
+                true => LockChange::Released,
+                false => LockChange::Expired,
+            };
+            self.note_lock(&lock, change);
+        }
         let placed = self.dispatch_all()?;
         Ok(self.key(id)?.map(|record| (record, Freed { ended, placed })))
     }

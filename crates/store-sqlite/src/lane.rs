@@ -21,7 +21,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use wharf_core::{Clock, Timestamp};
 use wharf_store::{Change, StoreError, StoreRules};
 
-use crate::{open::FileLock, rows::Fault, step::Step};
+use crate::{events::Noted, open::FileLock, rows::Fault, step::Step};
 
 /// Callers beyond this wait for a place in the inbox: the bound that keeps overload visible.
 const INBOX: usize = 1024;
@@ -266,9 +266,15 @@ impl Desk {
             rules: &self.rules,
             now: self.clock.now(),
             news: &mut self.news,
+            noted: Noted::default(),
             last_number: &mut self.last_number,
         };
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut step))).unwrap_or(Err(Fault::Panicked));
+        let whole = || {
+            let answer = work(&mut step)?;
+            step.log()?;
+            Ok(answer)
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(whole)).unwrap_or(Err(Fault::Panicked));
         outcome.map_err(|fault| {
             tracing::error!(error = %fault, "a store operation failed and is undone");
             fault.into()

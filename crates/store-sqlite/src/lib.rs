@@ -4,8 +4,8 @@
 //! - this file: [`SqliteStore`], which hands each operation of the port to a lane.
 //! - `open`: the file, its lock, its schema.
 //! - `lane`: the thread, the transaction around a batch, and the promise that every caller is answered.
-//! - `step`, `dispatch`: the moves that keep the invariants; `workers`, `sessions`, `holds`, `keys`, `sweep`, `views`: the
-//!   operations.
+//! - `step`, `dispatch`: the moves that keep the invariants; `events`: the log of what they did; `workers`, `sessions`,
+//!   `holds`, `keys`, `sweep`, `views`: the operations.
 //! - `rows`, `worker_rows`, `hold_rows`: how records are written in SQL.
 //!
 //! Invariant: all writes happen on one thread, in the order in which they were asked, and an answer means that its
@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 mod dispatch;
+mod events;
 mod hold_rows;
 mod holds;
 mod keys;
@@ -38,8 +39,8 @@ use wharf_core::{
     WorkerId,
 };
 use wharf_store::{
-    Change, Ended, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish, Locking,
-    NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
+    Change, Ended, EventPage, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish,
+    Locking, NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
     SessionQuery, SessionRecord, Snapshot, Stats, Store, StoreError, StoreRules, Submission, Submitted, Touch,
     Unlocking, WorkerRecord,
 };
@@ -174,6 +175,14 @@ impl Store for SqliteStore {
 
     async fn deregister(&self, worker: WorkerId) -> Result<Freed, StoreError> {
         self.writer.call(move |step| step.deregister(worker)).await
+    }
+
+    async fn drain_worker(&self, worker: WorkerId) -> Result<Option<WorkerRecord>, StoreError> {
+        self.writer.call(move |step| step.drain_worker(worker)).await
+    }
+
+    async fn remove_worker(&self, worker: WorkerId) -> Result<Option<(WorkerRecord, Freed)>, StoreError> {
+        self.writer.call(move |step| step.remove_worker(worker)).await
     }
 
     async fn workers(&self, pool: Option<&PoolName>) -> Result<Vec<WorkerRecord>, StoreError> {
@@ -318,6 +327,10 @@ impl Store for SqliteStore {
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         self.lists().call(|step| step.snapshot()).await
+    }
+
+    async fn events(&self, after: u64, limit: u32) -> Result<EventPage, StoreError> {
+        self.lists().call(move |step| step.events(after, limit)).await
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {

@@ -15,9 +15,10 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use crate::rows;
 
 /// The schema, step by step. A step that was released is never edited; a new one is added.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_holds.sql"),
+    include_str!("../migrations/0003_fleet.sql"),
 ];
 
 /// How long a foreign reader (an operator's `sqlite3`) may hold us up.

@@ -5,16 +5,18 @@
 
 use rusqlite::OptionalExtension;
 use wharf_core::{
-    CoordinatorId, EndReason, Epoch, SessionId, SessionState, WorkerState,
+    CoordinatorId, EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
     queue::{Admission, admit},
     session::{Clockwork, SessionEvent, step},
 };
-use wharf_store::{Ended, Freed, PlacementFailure, Replaced, SessionRecord, Submission, Submitted, Touch};
+use wharf_store::{
+    Ended, Freed, PlacementFailure, Replaced, SessionChange, SessionRecord, Submission, Submitted, Touch, WorkerChange,
+};
 
 use crate::{
     rows::{Fault, SessionRow, key, session_columns, signed, unsigned},
     step::Step,
-    worker_rows::{read_worker, worker_columns},
+    worker_rows::{find_worker, read_worker, worker_columns},
 };
 
 // === impl Step: the way in ===
@@ -22,7 +24,11 @@ use crate::{
 impl Step<'_> {
     pub(crate) fn submit(&mut self, submission: &Submission) -> Result<Submitted, Fault> {
         if let Some(known) = self.known(submission)? {
-            let known = known.record(self.conn)?;
+            let (row, coordinator) = (known, submission.coordinator);
+            let mut known = row.clone().record(self.conn)?;
+            if known.spec == submission.spec && self.adopt(row, coordinator)? {
+                known.coordinator = coordinator;
+            }
             return Ok(match known.spec == submission.spec {
                 true => Submitted::Known(Box::new(known)),
                 false => Submitted::KeyReused(known.id),
@@ -51,6 +57,7 @@ impl Step<'_> {
         match admit(others, submission.queue_limit) {
             Admission::Queue => {
                 self.remember(row.coordinator)?;
+                self.note_session(&row, SessionChange::Queued);
                 Ok(Submitted::Queued {
                     record: Box::new(row.with_spec(submission.spec.clone())),
                     position,
@@ -59,9 +66,24 @@ impl Step<'_> {
             Admission::Full { waiting, limit } => {
                 let mut statement = self.conn.prepare_cached("DELETE FROM sessions WHERE number = ?1")?;
                 statement.execute([signed(joined)])?;
+                self.note_waiters(&submission.spec.pool, -1);
                 Ok(Submitted::QueueFull { waiting, limit })
             }
         }
+    }
+
+    /// A session that still waits passes to whoever asks for it again: the coordinator it came by may be gone.
+    fn adopt(&self, row: SessionRow, coordinator: CoordinatorId) -> Result<bool, Fault> {
+        let still_waits = matches!(row.state, SessionState::Queued | SessionState::Placed(_));
+        if row.coordinator == coordinator || !still_waits {
+            return Ok(false);
+        }
+        let mut statement = self
+            .conn
+            .prepare_cached("UPDATE sessions SET coordinator = ?1, joined_at = ?2 WHERE number = ?3")?;
+        statement.execute((&key!(coordinator)[..], self.now.as_micros(), signed(row.number)))?;
+        self.remember(coordinator)?;
+        Ok(true)
     }
 
     /// A coordinator holds a ticket from now on, so the sweep must look at it.
@@ -137,6 +159,7 @@ impl Step<'_> {
             timeouts: spec.timeouts,
         };
         row.insert(self.conn, self.rules, spec)?;
+        self.note_waiters(&row.pool, 1);
         Ok(row.number)
     }
 
@@ -182,7 +205,22 @@ impl Step<'_> {
             row.times.started_at = Some(self.now);
         }
         row.save_progress(self.conn, self.rules)?;
+        if matches!(state, SessionState::Active(_)) {
+            self.note_session(&row, SessionChange::Active);
+        }
         row.record(self.conn).map(Some)
+    }
+
+    /// A worker that was not there gets nothing until it has reported.
+    fn suspect(&mut self, worker: Option<WorkerId>) -> Result<(), Fault> {
+        let Some(worker) = worker else { return Ok(()) };
+        let Some(mut row) = find_worker(self.conn, worker)?.filter(|row| row.state.is_live() && !row.is_circuit_open)
+        else {
+            return Ok(());
+        };
+        row.is_circuit_open = true;
+        self.note_worker(worker, &row.pool, WorkerChange::CircuitOpened);
+        self.save_state(&row)
     }
 
     pub(crate) fn placement_failed(&mut self, failure: &PlacementFailure) -> Result<Replaced, Fault> {
@@ -201,10 +239,12 @@ impl Step<'_> {
         let Ok(queued) = step(row.state, SessionEvent::Requeued(epoch)) else {
             return Ok(Replaced::Stale);
         };
-        if let Some(worker) = row.worker.filter(|worker| !row.excluded.contains(worker)) {
+        if failure.is_worker_absent {
+            self.suspect(row.worker)?;
+        } else if let Some(worker) = row.worker.filter(|worker| !row.excluded.contains(worker)) {
             row.excluded.push(worker);
         }
-        if epoch.0 >= self.rules.max_attempts {
+        if epoch.0 >= self.rules.max_attempts && !failure.is_worker_absent {
             self.finish(&mut row, EndReason::LaunchFailed, Some(failure.cause.clone()));
             return self.leave(row).map(Replaced::Ended);
         }
@@ -213,9 +253,14 @@ impl Step<'_> {
         row.times.placed_at = None;
         row.joined_at = self.now;
         row.save_again(self.conn, self.rules)?;
+        self.note_waiters(&pool, 1);
         self.remember(row.coordinator)?;
         self.dispatch(&pool, Some(session))?;
-        let record = Box::new(self.present(session)?.record(self.conn)?);
+        let row = self.present(session)?;
+        if row.state == SessionState::Queued {
+            self.note_session(&row, SessionChange::Queued);
+        }
+        let record = Box::new(row.record(self.conn)?);
         Ok(if record.state == SessionState::Queued {
             Replaced::Queued(record)
         } else {

@@ -5,9 +5,12 @@
 
 use rusqlite::Connection;
 use wharf_core::{EndReason, SessionState, Timestamp, WorkerId};
-use wharf_store::{Change, EndedSession, StoreRules};
+use wharf_store::{Change, EndedSession, SessionChange, StoreRules};
 
-use crate::rows::{Fault, SessionRow, key, session_columns};
+use crate::{
+    events::Noted,
+    rows::{Fault, SessionRow, key, session_columns},
+};
 
 /// One operation inside the writer's transaction.
 pub(crate) struct Step<'a> {
@@ -15,6 +18,8 @@ pub(crate) struct Step<'a> {
     pub(crate) rules: &'a StoreRules,
     pub(crate) now: Timestamp,
     pub(crate) news: &'a mut Vec<Change>,
+    /// What goes into the log of events at its end.
+    pub(crate) noted: Noted,
     /// The number given out last. Not kept in the file: the next one need only follow all that are there.
     pub(crate) last_number: &'a mut u64,
 }
@@ -29,6 +34,9 @@ impl Step<'_> {
             reason,
             seat: row.state.seat(),
         };
+        if row.state == SessionState::Queued {
+            self.note_waiters(&row.pool, -1);
+        }
         row.state = SessionState::Ended(reason);
         row.ended_at = Some(self.now);
         row.detail = detail;
@@ -36,6 +44,7 @@ impl Step<'_> {
             row.idempotency_key = None;
         }
         self.news.push(Change::Ended(ended));
+        self.note_session(row, SessionChange::Ended(reason));
         ended
     }
 

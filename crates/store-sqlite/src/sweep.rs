@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 
 use uuid::Uuid;
-use wharf_core::{CoordinatorId, EndReason, SessionId, SessionState, WorkerId, WorkerState};
+use wharf_core::{CoordinatorId, EndReason, SessionId, SessionState, worker::WorkerEvent};
 use wharf_store::{EndedSession, Freed};
 
 use crate::{
+    hold_rows::all,
     rows::{Fault, SessionRow, key, unsigned},
     step::Step,
+    worker_rows::{read_worker, worker_columns},
 };
 
 /// Old records removed by one sweep, so that a long history does not stall admission; the next sweep goes on.
@@ -49,25 +51,15 @@ impl Step<'_> {
 
     fn lose_silent_workers(&mut self) -> Result<Vec<EndedSession>, Fault> {
         let silent_since = self.now.before(self.rules.liveness_ttl).as_micros();
-        let silent: BTreeSet<_> = self.workers_where(
-            "SELECT id FROM workers WHERE heard_at <= ?1 AND state IN ('starting', 'available', 'draining')",
-            silent_since,
-        )?;
+        let mut silent = all(self.conn, SILENT, [silent_since], read_worker)?;
+        silent.sort_by_key(|worker| worker.id);
         let mut ended = Vec::new();
-        for worker in silent {
-            let mut statement = self
-                .conn
-                .prepare_cached("UPDATE workers SET state = ?1 WHERE id = ?2")?;
-            statement.execute((WorkerState::Lost.as_str(), key!(worker)))?;
-            ended.extend(self.empty(worker, EndReason::WorkerLost)?);
+        for mut worker in silent {
+            self.move_worker(&mut worker, WorkerEvent::Silent);
+            self.save_state(&worker)?;
+            ended.extend(self.empty(worker.id, EndReason::WorkerLost)?);
         }
         Ok(ended)
-    }
-
-    fn workers_where(&self, sql: &str, at: i64) -> Result<BTreeSet<WorkerId>, Fault> {
-        let mut statement = self.conn.prepare_cached(sql)?;
-        let ids = statement.query_map([at], |row| row.get::<_, [u8; 16]>(0))?;
-        ids.map(|id| Ok(WorkerId::from_uuid(Uuid::from_bytes(id?)))).collect()
     }
 
     fn sessions_due(&self) -> Result<BTreeSet<SessionId>, Fault> {
@@ -133,7 +125,7 @@ impl Step<'_> {
              (SELECT 1 FROM sessions s WHERE s.status = 'queued' AND s.coordinator = coordinators.id)",
         )?;
         statement.execute([self.now.before(self.rules.ticket_lease).as_micros()])?;
-        Ok(())
+        self.prune_events()
     }
 
     /// Nothing of a past life runs on: its browsers died with it, so its sessions have ended and its slots are free.
@@ -162,9 +154,11 @@ impl Step<'_> {
             row.is_leased = false;
             row.save(self.conn, self.rules)?;
         }
-        self.conn
-            .prepare_cached("UPDATE workers SET state = 'gone'")?
-            .execute([])?;
+        for mut worker in self.workers(None)? {
+            if self.move_worker(&mut worker, WorkerEvent::Deregistered) {
+                self.save_state(&worker)?;
+            }
+        }
         self.conn.prepare_cached("DELETE FROM coordinators")?.execute([])?;
         Ok(Freed {
             ended,
@@ -172,6 +166,13 @@ impl Step<'_> {
         })
     }
 }
+
+/// By `workers_by_silence`.
+pub(crate) const SILENT: &str = concat!(
+    "SELECT ",
+    worker_columns!(),
+    " FROM workers WHERE heard_at <= ?1 AND state IN ('starting', 'available', 'draining')"
+);
 
 /// By `sessions_due`.
 pub(crate) const DUE: &str = "SELECT id FROM sessions WHERE due_at <= ?1";

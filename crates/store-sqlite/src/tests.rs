@@ -12,16 +12,16 @@ use std::{
 use rusqlite::Connection;
 use wharf_core::{Cover, EndReason, Epoch, LimitScope, LockToken, Operation, PoolName, SessionId, SessionSpec};
 use wharf_store::{
-    LockWish, Registration, Store, StoreError, StoreRules, Submission, Submitted,
+    Change, LockWish, Registration, Store, StoreError, StoreRules, Submission, Submitted,
     conformance::{ManualClock, run},
 };
 
 use crate::{
-    SqliteStore, dispatch, holds,
+    SqliteStore, dispatch, events, holds,
     open::{Durability, open_writer},
     sessions,
     step::Step,
-    sweep, views,
+    sweep, views, workers,
 };
 
 fn store() -> SqliteStore {
@@ -130,6 +130,11 @@ fn hot_statements_read_by_their_index_and_never_sort() {
         (holds::FORGET_EXPIRED, "locks_by_end"),
         (holds::FILL_BUCKET, "sessions_live"),
         (holds::EMPTY_BUCKET, "sessions_live"),
+        (sweep::SILENT, "workers_by_silence"),
+        (workers::OTHERS_DRAINING, "workers_by_pool"),
+        (events::WAITING, "PRIMARY KEY"),
+        (events::AFTER, "PRIMARY KEY"),
+        (events::NEWEST, "SEARCH events"),
     ] {
         let steps = plan(&conn, sql);
         assert_eq!(steps.len(), 1, "{sql}: {steps:?}");
@@ -143,7 +148,7 @@ fn hot_statements_read_by_their_index_and_never_sort() {
 #[test]
 fn buckets_and_places_are_found_by_index() {
     let conn = open_writer(None, Durability::Normal).unwrap();
-    for sql in [dispatch::BUCKETS, views::POSITION] {
+    for sql in [dispatch::BUCKETS, views::POSITION, events::FORGET] {
         for step in plan(&conn, sql) {
             let is_short = ["SCAN b", "SCAN buckets", "SCAN CONSTANT ROW"]
                 .iter()
@@ -151,6 +156,94 @@ fn buckets_and_places_are_found_by_index() {
             assert!(is_short || !step.starts_with("SCAN"), "{sql}: {step}");
         }
     }
+}
+
+/// The log in the file: how many rows, and the numbers they hold.
+async fn logged(store: &SqliteStore) -> (u64, u64) {
+    let sql = "SELECT count(*), coalesce(sum(last - first + 1), 0) FROM events";
+    let read = move |step: &mut Step<'_>| Ok(step.conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?);
+    let (rows, events): (i64, i64) = store.writer.call(read).await.unwrap();
+    (rows.unsigned_abs(), events.unsigned_abs())
+}
+
+#[test]
+fn step_costs_one_row_of_the_log_and_one_that_did_nothing_none() {
+    run(async {
+        let store = store();
+        store.register(registration()).await.unwrap();
+        assert_eq!(logged(&store).await, (1, 2));
+        store.submit(submission(1, String::new())).await.unwrap();
+        store.submit(submission(1, String::new())).await.unwrap();
+        store.sweep().await.unwrap();
+        assert_eq!(logged(&store).await, (2, 3));
+        // A step that did very much is cut into pieces, so that a page of it can be read by itself.
+        let many = |step: &mut Step<'_>| (2..=1_001).try_for_each(|n| step.submit(&scrape(n)).map(drop));
+        store.writer.call(many).await.unwrap();
+        let page = store.events(0, u32::MAX).await.unwrap();
+        assert_eq!((page.newest, page.events.len()), (1_004, 1_004));
+        assert_eq!(logged(&store).await, (6, 1_004));
+    });
+}
+
+#[test]
+fn numbers_of_a_step_that_is_undone_are_given_again() {
+    run(async {
+        let store = store();
+        store.register(registration()).await.unwrap();
+        let mut changes = store.changes();
+        let broken = store.writer.call::<()>(|step| {
+            step.submit(&submission(1, String::new()))?;
+            step.log()?;
+            panic!("a bug");
+        });
+        // In one batch with others, which are done again by themselves.
+        let fine = [
+            store.submit(submission(2, String::new())),
+            store.submit(submission(3, String::new())),
+        ];
+        let [second, third] = fine;
+        let (broken, second, third) = tokio::join!(broken, second, third);
+        assert!(broken.is_err() && second.is_ok() && third.is_ok());
+        let page = store.events(2, u32::MAX).await.unwrap();
+        let found: Vec<_> = page
+            .events
+            .iter()
+            .map(|event| (event.number, event.what.name()))
+            .collect();
+        assert_eq!(
+            found,
+            [(3, "session.placed"), (4, "session.queued"), (5, "queue.changed")]
+        );
+        assert_eq!(changes.try_recv(), Ok(Change::Noted(3)));
+        assert_eq!(changes.try_recv(), Ok(Change::Noted(5)));
+        assert!(changes.try_recv().is_err());
+    });
+}
+
+#[test]
+fn newest_row_of_the_log_is_never_forgotten() {
+    run(async {
+        let store = store();
+        let append = |step: &mut Step<'_>| {
+            let sql = "INSERT INTO events (last, first, at, body) VALUES (?1, ?1, 0, ?2)";
+            let body = r#"[{"queue":{"pool":"default","waiting":1}}]"#;
+            let mut statement = step.conn.prepare(sql)?;
+            (1..=30_000).try_for_each(|number| statement.execute((number, body)).map(drop))?;
+            Ok(())
+        };
+        store.writer.call(append).await.unwrap();
+        // In bounded work each; the last finds nothing left to do.
+        for _ in 0..3 {
+            store.sweep().await.unwrap();
+        }
+        let page = store.events(0, 1).await.unwrap();
+        assert_eq!(
+            (page.oldest, page.newest, page.events[0].number),
+            (20_001, 30_000, 20_001)
+        );
+        store.register(registration()).await.unwrap();
+        assert_eq!(store.events(30_000, 1).await.unwrap().events[0].number, 30_001);
+    });
 }
 
 /// What holds a queue back in the test below.
@@ -174,7 +267,7 @@ fn scrape(n: u128) -> Submission {
     one
 }
 
-/// The steps of SQLite's machine that the work took.
+/// The steps of SQLite's machine that the work and the log of it took.
 fn cost<T>(step: &mut Step<'_>, work: impl FnOnce(&mut Step<'_>) -> T) -> (u64, T) {
     let count = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&count);
@@ -184,6 +277,7 @@ fn cost<T>(step: &mut Step<'_>, work: impl FnOnce(&mut Step<'_>) -> T) -> (u64, 
     };
     step.conn.progress_handler(1, Some(tick)).unwrap();
     let answer = work(step);
+    step.log().unwrap();
     step.conn.progress_handler(0, None::<fn() -> bool>).unwrap();
     (count.load(Ordering::Relaxed), answer)
 }

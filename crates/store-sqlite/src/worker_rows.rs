@@ -4,7 +4,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use wharf_core::{BrowserKind, Timestamp, WorkerId, WorkerState};
-use wharf_store::WorkerRecord;
+use wharf_store::{Load, WorkerRecord};
 
 use crate::rows::{Fault, corrupt, key, parse, text, unsigned, uuid};
 
@@ -12,7 +12,7 @@ use crate::rows::{Fault, corrupt, key, parse, text, unsigned, uuid};
 macro_rules! worker_columns {
     () => {
         "id, pool, browsers, slots, busy, lifetime, state, is_circuit_open, address, registered_at, heard_at, \
-         warm, launching"
+         warm, launching, cpu_permille, memory_used, memory_limit, pressure_permille"
     };
 }
 pub(crate) use worker_columns;
@@ -36,6 +36,12 @@ pub(crate) fn read_worker(row: &Row<'_>) -> Result<WorkerRecord, Fault> {
         is_circuit_open: row.get(7)?,
         warm: row.get(11)?,
         launching: row.get(12)?,
+        load: Load {
+            cpu_permille: row.get(13)?,
+            memory_used: unsigned(row.get(14)?),
+            memory_limit: unsigned(row.get(15)?),
+            pressure_permille: row.get(16)?,
+        },
         address: row.get(8)?,
         registered_at: Timestamp::from_micros(row.get(9)?),
         heard_at: Timestamp::from_micros(row.get(10)?),

@@ -1,4 +1,4 @@
-//! What workers do: arrive, report, leave.
+//! What workers do and what operators do to them: arrive, report, drain, leave, be removed.
 //!
 //! Its own file because reconciliation (I6) is a rule of its own: after each report, book and worker agree or the worker
 //! has been told what to end.
@@ -10,10 +10,12 @@ use wharf_core::{
     EndReason, WorkerId, WorkerState,
     worker::{WorkerEvent, worker_step},
 };
-use wharf_store::{EndedSession, Freed, Heartbeat, HeartbeatReply, Registered, Registration, WorkerRecord};
+use wharf_store::{
+    EndedSession, Freed, Heartbeat, HeartbeatReply, Registered, Registration, WorkerChange, WorkerRecord,
+};
 
 use crate::{
-    rows::{Fault, SessionRow, key},
+    rows::{Fault, SessionRow, key, signed},
     step::Step,
     worker_rows::{find_worker, write_browsers},
 };
@@ -48,6 +50,10 @@ impl Step<'_> {
             ":address": registration.address,
             ":now": self.now.as_micros(),
         })?;
+        self.note_worker(registration.worker, &registration.pool, WorkerChange::Registered);
+        if registration.is_ready {
+            self.note_worker(registration.worker, &registration.pool, WorkerChange::Available);
+        }
         let placed = match pools.len() {
             1 => self.dispatch(&registration.pool, None)?,
             _ => self.dispatch_all()?,
@@ -61,14 +67,20 @@ impl Step<'_> {
         let Some(mut worker) = find_worker(self.conn, heartbeat.worker)?.filter(|worker| worker.state.is_live()) else {
             return Ok(HeartbeatReply::Unknown);
         };
+        match (worker.is_circuit_open, heartbeat.is_circuit_open) {
+            (false, true) => self.note_worker(worker.id, &worker.pool, WorkerChange::CircuitOpened),
+            (true, false) => self.note_worker(worker.id, &worker.pool, WorkerChange::CircuitClosed),
+            _ => {}
+        }
         worker.is_circuit_open = heartbeat.is_circuit_open;
         worker.warm = heartbeat.warm;
         worker.launching = heartbeat.launching;
+        worker.load = heartbeat.load;
         if heartbeat.is_ready {
-            worker.state = worker_step(worker.state, WorkerEvent::Ready).unwrap_or(worker.state);
+            self.move_worker(&mut worker, WorkerEvent::Ready);
         }
-        if heartbeat.is_draining {
-            worker.state = worker_step(worker.state, WorkerEvent::Drain).unwrap_or(worker.state);
+        if heartbeat.is_draining || (heartbeat.wants_recycling && self.may_recycle(&worker)?) {
+            self.move_worker(&mut worker, WorkerEvent::Drain);
         }
         self.heard(&worker)?;
         let leases: HashMap<_, _> = self
@@ -89,6 +101,7 @@ impl Step<'_> {
         let placed = self.dispatch(&worker.pool, None)?;
         Ok(HeartbeatReply::Known {
             end,
+            drain: worker.state == WorkerState::Draining,
             freed: Freed { ended, placed },
         })
     }
@@ -120,20 +133,78 @@ impl Step<'_> {
         let Some(mut worker) = find_worker(self.conn, worker)? else {
             return Ok(Freed::default());
         };
-        let Some(gone) = worker_step(worker.state, WorkerEvent::Deregistered) else {
+        if !self.move_worker(&mut worker, WorkerEvent::Deregistered) {
             return Ok(Freed::default());
-        };
-        worker.state = gone;
+        }
         self.heard(&worker)?;
         let ended = self.empty(worker.id, EndReason::WorkerDrained)?;
         let placed = self.dispatch(&worker.pool, None)?;
         Ok(Freed { ended, placed })
     }
 
+    pub(crate) fn drain_worker(&mut self, worker: WorkerId) -> Result<Option<WorkerRecord>, Fault> {
+        let Some(mut worker) = find_worker(self.conn, worker)? else {
+            return Ok(None);
+        };
+        if self.move_worker(&mut worker, WorkerEvent::Drain) {
+            self.save_state(&worker)?;
+        }
+        Ok(Some(worker))
+    }
+
+    pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Result<Option<(WorkerRecord, Freed)>, Fault> {
+        let Some(worker) = find_worker(self.conn, worker)? else {
+            return Ok(None);
+        };
+        let ended = self.empty(worker.id, EndReason::WorkerLost)?;
+        self.note_worker(worker.id, &worker.pool, WorkerChange::Removed);
+        self.conn
+            .prepare_cached("DELETE FROM workers WHERE id = ?1")?
+            .execute([key!(worker.id)])?;
+        let placed = self.dispatch(&worker.pool, None)?;
+        Ok(Some((worker, Freed { ended, placed })))
+    }
+}
+
+// === impl Step: a worker's state ===
+
+impl Step<'_> {
+    /// Moves a worker by one event, if the event applies, and notes it. The row is not saved yet.
+    pub(crate) fn move_worker(&mut self, worker: &mut WorkerRecord, event: WorkerEvent) -> bool {
+        let Some(next) = worker_step(worker.state, event) else {
+            return false;
+        };
+        worker.state = next;
+        let change = match next {
+            WorkerState::Starting => WorkerChange::Registered,
+            WorkerState::Available => WorkerChange::Available,
+            WorkerState::Draining => WorkerChange::Draining,
+            WorkerState::Gone => WorkerChange::Gone,
+            WorkerState::Lost => WorkerChange::Lost,
+        };
+        self.note_worker(worker.id, &worker.pool, change);
+        true
+    }
+
+    /// One at a time in a pool.
+    fn may_recycle(&self, worker: &WorkerRecord) -> Result<bool, Fault> {
+        let mut statement = self.conn.prepare_cached(OTHERS_DRAINING)?;
+        Ok(!statement.exists((worker.pool.as_str(), key!(worker.id)))?)
+    }
+
+    /// Writes a state that was changed by others than the worker: when it was heard stays.
+    pub(crate) fn save_state(&self, worker: &WorkerRecord) -> Result<(), Fault> {
+        self.conn
+            .prepare_cached("UPDATE workers SET state = ?1, is_circuit_open = ?3 WHERE id = ?2")?
+            .execute((worker.state.as_str(), key!(worker.id), worker.is_circuit_open))?;
+        Ok(())
+    }
+
     /// Writes what a report changes.
     fn heard(&self, worker: &WorkerRecord) -> Result<(), Fault> {
         let mut statement = self.conn.prepare_cached(
-            "UPDATE workers SET state = ?1, is_circuit_open = ?2, heard_at = ?3, warm = ?5, launching = ?6 WHERE id = ?4",
+            "UPDATE workers SET state = ?1, is_circuit_open = ?2, heard_at = ?3, warm = ?5, launching = ?6, \
+             cpu_permille = ?7, memory_used = ?8, memory_limit = ?9, pressure_permille = ?10 WHERE id = ?4",
         )?;
         let values = (
             worker.state.as_str(),
@@ -142,8 +213,16 @@ impl Step<'_> {
             key!(worker.id),
             worker.warm,
             worker.launching,
+            worker.load.cpu_permille,
+            signed(worker.load.memory_used),
+            signed(worker.load.memory_limit),
+            worker.load.pressure_permille,
         );
         statement.execute(values)?;
         Ok(())
     }
 }
+
+/// The other workers of a pool that drain; by `workers_by_pool`.
+pub(crate) const OTHERS_DRAINING: &str =
+    "SELECT 1 FROM workers WHERE pool = ?1 AND state = 'draining' AND id <> ?2 LIMIT 1";

@@ -15,7 +15,8 @@ use wharf_core::{
     SessionStatus, Timeouts, WorkerId, WorkerState,
 };
 use wharf_store::{
-    KeyRole, LockWish, NewKey, Registration, SessionQuery, Store, StoreRules, Submission, Submitted,
+    Change, Heartbeat, HeartbeatReply, KeyRole, Load, LockWish, NewKey, Registration, SessionQuery, Store, StoreRules,
+    Submission, Submitted,
     conformance::{ManualClock, run},
     invariants,
 };
@@ -244,6 +245,91 @@ fn limits_locks_and_keys_survive_a_restart() {
     });
 }
 
+/// The names of all events that are kept, which are numbered without gaps.
+async fn names(store: &SqliteStore) -> Vec<&'static str> {
+    let page = store.events(0, u32::MAX).await.unwrap();
+    let numbers = page.events.iter().map(|event| event.number);
+    assert!(numbers.eq(page.oldest..=page.newest), "{page:?}");
+    page.events.iter().map(|event| event.what.name()).collect()
+}
+
+#[test]
+fn events_and_drain_orders_survive_a_restart() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wharf.db");
+        let store = open(&path);
+        let load = Load {
+            cpu_permille: 1,
+            memory_used: 2,
+            memory_limit: 3,
+            pressure_permille: 4,
+        };
+        let beat = |n: u128| Heartbeat {
+            worker: WorkerId::from_uuid(Uuid::from_u128(n)),
+            held: vec![(session(1), Epoch(1))],
+            is_circuit_open: false,
+            is_ready: true,
+            is_draining: false,
+            warm: 0,
+            launching: 0,
+            load,
+            wants_recycling: false,
+        };
+        store.register(registration(1, 1)).await.unwrap();
+        store.submit(submission(1)).await.unwrap();
+        store.submit(submission(2)).await.unwrap();
+        store.heartbeat(beat(1)).await.unwrap();
+        store.drain_worker(beat(1).worker).await.unwrap().unwrap();
+        let before = store.events(0, u32::MAX).await.unwrap();
+        store.close().await.unwrap();
+
+        let store = open(&path);
+        assert_eq!(store.events(0, u32::MAX).await.unwrap(), before);
+        let row = store.workers(None).await.unwrap().remove(0);
+        assert_eq!((row.state, row.load), (WorkerState::Draining, load));
+        let reply = store.heartbeat(beat(1)).await.unwrap();
+        assert!(
+            matches!(reply, HeartbeatReply::Known { drain: true, ref end, .. } if end.is_empty()),
+            "{reply:?}"
+        );
+        store.vacate(session(1), Epoch(1)).await.unwrap();
+        assert_eq!(store.stats().await.unwrap().queued, 1, "it gets nothing");
+        let mut changes = store.changes();
+        store.recover("wharf was restarted").await.unwrap();
+        let told: Vec<_> = std::iter::from_fn(|| changes.try_recv().ok()).collect();
+        let newest = before.newest + 4;
+        assert!(
+            matches!(told[..], [Change::Ended(_), Change::Noted(number)] if number == newest),
+            "{told:?}"
+        );
+        let expected = [
+            "worker.registered",
+            "worker.available",
+            "session.placed",
+            "session.queued",
+            "queue.changed",
+            "worker.draining",
+            "session.ended",
+            "worker.gone",
+            "session.ended",
+            "queue.changed",
+        ];
+        assert_eq!(names(&store).await, expected);
+        store.recover("wharf was restarted").await.unwrap();
+        assert_eq!(names(&store).await.len(), expected.len(), "what has ended ends no more");
+        store.close().await.unwrap();
+
+        let store = open(&path);
+        store.register(registration(1, 1)).await.unwrap();
+        assert_eq!(
+            names(&store).await[expected.len()..],
+            ["worker.registered", "worker.available"]
+        );
+        store.close().await.unwrap();
+    });
+}
+
 /// A file as the first version left it: one worker, one session that runs, two that wait, one that has ended.
 fn first_version(path: &Path) {
     let conn = rusqlite::Connection::open(path).unwrap();
@@ -296,6 +382,8 @@ fn file_of_the_first_version_opens_with_all_it_holds() {
         first_version(&path);
         let store = open(&path);
         assert_eq!(violations(&store).await, Vec::<String>::new());
+        assert_eq!(store.events(0, 9).await.unwrap().newest, 0);
+        assert_eq!(store.workers(None).await.unwrap()[0].load, Load::default());
         let pool = PoolName::default();
         let report = store.pool(&pool).await.unwrap();
         assert_eq!((report.active, report.running, report.queued), (1, 1, 2));
@@ -313,6 +401,9 @@ fn file_of_the_first_version_opens_with_all_it_holds() {
         assert_eq!(freed.placed[0].session, session(2));
         let freed = store.vacate(session(1), Epoch(1)).await.unwrap();
         assert_eq!(freed.placed[0].session, session(3));
+        let expected = "worker.registered worker.available session.placed queue.changed session.ended session.placed \
+                        queue.changed";
+        assert_eq!(names(&store).await.join(" "), expected);
         assert_eq!(violations(&store).await, Vec::<String>::new());
         store.close().await.unwrap();
     });
@@ -367,12 +458,20 @@ fn many_callers_at_once_keep_the_invariants_and_leave_nothing() {
         }
         let snapshot = store.snapshot().await.unwrap();
         assert_eq!(invariants::violations(&snapshot), Vec::<String>::new());
+        let ends = names(&store).await.into_iter().filter(|name| *name == "session.ended");
+        assert_eq!(ends.count(), 640);
         assert_eq!(snapshot.sessions.len(), 640);
         assert!(snapshot.sessions.iter().all(|record| record.state.is_ended()));
         assert_eq!(snapshot.leases, []);
         assert_eq!(store.stats().await.unwrap().busy, 0);
         store.close().await.unwrap();
     });
+}
+
+/// How many sessions have ended.
+async fn ended_in(store: &SqliteStore) -> usize {
+    let sessions = store.snapshot().await.unwrap().sessions;
+    sessions.iter().filter(|record| record.state.is_ended()).count()
 }
 
 /// The other half of the crash test: writes until it is killed, and says what was acknowledged.
@@ -429,6 +528,9 @@ fn killed_process_has_kept_all_it_acknowledged() {
             }
         }
         assert_eq!(violations(&store).await, Vec::<String>::new());
+        let is_end = |name: &&str| *name == "session.ended";
+        let told = names(&store).await.into_iter().filter(is_end).count();
+        assert_eq!(told, ended_in(&store).await, "what is kept is told");
         store.recover("wharf was restarted").await.unwrap();
         let live = vec![
             SessionStatus::Queued,

@@ -1,7 +1,7 @@
 //! The store port: the one source of truth for workers, sessions, leases and the queue.
 //!
 //! Layout:
-//! - [`records`]: what the store keeps and answers.
+//! - [`records`]: what the store keeps and answers. [`events`]: the log of what happened.
 //! - [`Store`]: the domain operations, each atomic, each with the same meaning on every engine (DESIGN.md §5).
 //! - [`invariants`]: I1-I8 as checks over a [`Snapshot`].
 //! - `conformance` (feature): the model-based suite that every engine must pass.
@@ -22,6 +22,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod events;
 pub mod invariants;
 pub mod records;
 
@@ -33,6 +34,7 @@ use wharf_core::{
     CoordinatorId, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, PoolName, SessionId, Timestamp, WorkerId,
 };
 
+pub use events::*;
 pub use records::*;
 
 /// Why the store could not answer. Domain refusals are answers, not errors.
@@ -63,12 +65,21 @@ pub trait Store: Send + Sync + 'static {
     /// it holds that are not its own by the store's book are returned to be ended; leases older than `lease_grace` that
     /// it does not hold are dropped and their sessions, if not ended, end with `worker_lost`. An ended session that it
     /// holds is returned to be ended and keeps its lease until `vacate`. A drain is never undone; readiness is never
-    /// taken back (an open circuit is the way to say that launches fail).
+    /// taken back (an open circuit is the way to say that launches fail). One that wants recycling begins to drain if no
+    /// other live worker of its pool drains, so that a fleet never recycles together.
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatReply, StoreError>;
 
     /// A worker leaves: its remaining sessions end with `worker_drained`, its leases are dropped, its state is `gone`.
     /// Nothing happens for one that is unknown or gone.
     async fn deregister(&self, worker: WorkerId) -> Result<Freed, StoreError>;
+
+    /// A worker is to drain: it gets no more placements, and learns of it by the answer to its next report. Nothing
+    /// changes for one that drains already or is no longer live; `None` if it is unknown.
+    async fn drain_worker(&self, worker: WorkerId) -> Result<Option<WorkerRecord>, StoreError>;
+
+    /// Forgets a worker: its sessions end with `worker_lost`, its leases are dropped, its record goes. One that is alive
+    /// is told to register again by its next report. `None` if it is unknown.
+    async fn remove_worker(&self, worker: WorkerId) -> Result<Option<(WorkerRecord, Freed)>, StoreError>;
 
     /// All workers of a pool (or of all pools), by id; given-up ones too, until `history` has passed since they were
     /// last heard.
@@ -78,7 +89,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// A newcomer: placed at once if a slot is free that no waiter is owed, else queued, else rejected. A placement
     /// made here is already claimed (`starting`). With an idempotency key that is known, the session it made is
-    /// answered instead, whatever its state; likewise with a session id that is known. Idempotency keys are each owner's
+    /// answered instead, whatever its state; likewise with a session id that is known. If that session still waits (`queued`,
+    /// or `placed` and not taken up), its ticket passes to the submission's coordinator, with a fresh lease: whoever held it
+    /// may be gone. Idempotency keys are each owner's
     /// own. One is free again when its session's record is gone, or when its session ended before it was ever active: a
     /// client that was cut off while it waited may ask again. Checked in this order: key, id, locks (I5), the owner's
     /// quota (a revoked key has none left), pool (a worker that is not `gone` serves such browsers there), a free slot within the limits, room in the
@@ -96,7 +109,8 @@ pub trait Store: Send + Sync + 'static {
     /// The worker could not. The lease is dropped, the worker excluded, and the session placed again (claimed) or queued
     /// at its old place, with a fresh ticket; after `max_attempts` placements it ends with `launch_failed` and the cause
     /// as detail. For a session that ended while this placement was its last, the lease is dropped and nothing else
-    /// changes. The queue's limit does not apply.
+    /// changes. The queue's limit does not apply. If the worker itself was absent, that is no attempt of the session's and
+    /// the worker is not excluded: its circuit counts as open until its next report, so nobody is placed there meanwhile.
     async fn placement_failed(&self, failure: PlacementFailure) -> Result<Replaced, StoreError>;
 
     /// Client activity and attachments, in batches. Only active sessions are touched, others are skipped. The points are
@@ -203,6 +217,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Everything at one instant, for the invariants.
     async fn snapshot(&self) -> Result<Snapshot, StoreError>;
+
+    /// The events after this number (0: from the oldest kept), at most `limit`, in order.
+    async fn events(&self, after: u64, limit: u32) -> Result<EventPage, StoreError>;
 
     /// Wake-ups. A receiver that lags has missed some; the poll every second covers a lost one.
     fn changes(&self) -> broadcast::Receiver<Change>;

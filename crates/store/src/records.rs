@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use wharf_core::{
     BrowserKind, CoordinatorId, Cover, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, Operation, PoolName,
     Seat, SessionId, SessionSpec, SessionState, Timestamp, WorkerId, WorkerState,
@@ -11,7 +12,7 @@ use wharf_core::{
 };
 
 /// The spans the store's rules use. One value for all coordinators of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreRules {
     /// A worker silent for this long is lost.
     pub liveness_ttl: Duration,
@@ -28,7 +29,7 @@ pub struct StoreRules {
 }
 
 /// A worker's introduction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// Stable across restarts.
     pub worker: WorkerId,
@@ -45,14 +46,14 @@ pub struct Registration {
 }
 
 /// What `register` did.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Registered {
     /// Sessions of its past life that were ended, and placements that became possible.
     pub freed: Freed,
 }
 
 /// A worker's report.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// Who.
     pub worker: WorkerId,
@@ -68,15 +69,35 @@ pub struct Heartbeat {
     pub warm: u32,
     /// Its launches in flight.
     pub launching: u32,
+    /// How busy its machine is.
+    pub load: Load,
+    /// It has served long enough and would like to begin anew. The answer says when it may.
+    pub wants_recycling: bool,
+}
+
+/// How busy a worker's machine is. For people and for scaling: nothing is placed by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Processor time used, in thousandths of all cores.
+    pub cpu_permille: u32,
+    /// Memory used by the worker and its browsers, in bytes.
+    pub memory_used: u64,
+    /// What there is of it, in bytes.
+    pub memory_limit: u64,
+    /// Share of time in which something waited for memory or a processor (PSI `some`, ten seconds), in thousandths.
+    pub pressure_permille: u32,
 }
 
 /// The answer to a report.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeartbeatReply {
     /// Known.
     Known {
         /// What it holds and must end: given up, ended or never its own.
         end: Vec<(SessionId, Epoch)>,
+        /// It is to drain: an operator or the rule of recycling says so, or it said so itself.
+        drain: bool,
         /// What the report freed or made possible.
         freed: Freed,
     },
@@ -85,7 +106,7 @@ pub enum HeartbeatReply {
 }
 
 /// A worker as the store knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
     /// Who.
     pub id: WorkerId,
@@ -107,6 +128,8 @@ pub struct WorkerRecord {
     pub warm: u32,
     /// Its launches in flight, by its last report.
     pub launching: u32,
+    /// How busy its machine is, by its last report.
+    pub load: Load,
     /// Where its gateway is.
     pub address: String,
     /// When it registered.
@@ -116,7 +139,7 @@ pub struct WorkerRecord {
 }
 
 /// A newcomer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
     /// Chosen by the coordinator, so that a lost answer can be asked for.
     pub session: SessionId,
@@ -133,7 +156,7 @@ pub struct Submission {
 }
 
 /// The answer to a newcomer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Submitted {
     /// A slot is reserved and claimed: the session is `starting`.
     Placed(Box<SessionRecord>),
@@ -169,7 +192,7 @@ pub enum Submitted {
 }
 
 /// A session as the store knows it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionRecord {
     /// Who.
     pub id: SessionId,
@@ -200,7 +223,7 @@ pub struct SessionRecord {
 }
 
 /// A slot reserved for a waiter by dispatch. To be claimed by its coordinator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Placement {
     /// For whom.
     pub session: SessionId,
@@ -211,7 +234,7 @@ pub struct Placement {
 }
 
 /// A placement that the worker could not serve.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementFailure {
     /// Which session.
     pub session: SessionId,
@@ -219,10 +242,13 @@ pub struct PlacementFailure {
     pub epoch: Epoch,
     /// What went wrong, for people.
     pub cause: String,
+    /// The worker itself was not there (gone, draining, cut off), rather than its browser.
+    #[serde(default)]
+    pub is_worker_absent: bool,
 }
 
 /// What became of a session whose placement failed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Replaced {
     /// Placed again and claimed.
     Placed(Box<SessionRecord>),
@@ -235,7 +261,7 @@ pub enum Replaced {
 }
 
 /// One session's activity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touch {
     /// Which session.
     pub session: SessionId,
@@ -246,7 +272,7 @@ pub struct Touch {
 }
 
 /// The answer to an end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Ended {
     /// It ended now, by this call.
     Now(Box<SessionRecord>),
@@ -257,7 +283,7 @@ pub enum Ended {
 }
 
 /// What an operation set free: sessions that ended, and placements that became possible.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Freed {
     /// Sessions ended by this step, with the seat they had.
     pub ended: Vec<EndedSession>,
@@ -266,7 +292,7 @@ pub struct Freed {
 }
 
 /// A session ended by the store's own rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedSession {
     /// Which.
     pub session: SessionId,
@@ -277,7 +303,7 @@ pub struct EndedSession {
 }
 
 /// Which sessions to list.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SessionQuery {
     /// Only this pool.
     pub pool: Option<PoolName>,
@@ -298,7 +324,7 @@ pub struct SessionQuery {
 }
 
 /// Counts over all pools.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stats {
     /// Sessions waiting.
     pub queued: u64,
@@ -315,7 +341,7 @@ pub struct Stats {
 }
 
 /// Which waiters to send away; `None` means any.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueFilter {
     /// Only this pool.
     pub pool: Option<PoolName>,
@@ -326,7 +352,7 @@ pub struct QueueFilter {
 }
 
 /// One pool at one instant.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PoolReport {
     /// Sessions waiting.
     pub queued: u64,
@@ -351,7 +377,7 @@ pub struct PoolReport {
 }
 
 /// One operation of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationReport {
     /// Which.
     pub operation: Operation,
@@ -364,7 +390,7 @@ pub struct OperationReport {
 }
 
 /// A limit in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRecord {
     /// Where.
     pub pool: PoolName,
@@ -377,7 +403,7 @@ pub struct LimitRecord {
 }
 
 /// A wish for a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockWish {
     /// Which.
     pub name: LockName,
@@ -396,7 +422,7 @@ pub struct LockWish {
 }
 
 /// A lock that is held.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRecord {
     /// Which.
     pub name: LockName,
@@ -417,7 +443,7 @@ pub struct LockRecord {
 }
 
 /// A lock and what it waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockView {
     /// The lock.
     pub lock: LockRecord,
@@ -426,7 +452,7 @@ pub struct LockView {
 }
 
 /// The answer to a wish for a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Locking {
     /// It is yours.
     Taken(LockView),
@@ -435,7 +461,7 @@ pub enum Locking {
 }
 
 /// The answer to a renewal.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Renewal {
     /// It holds longer.
     Renewed(LockView),
@@ -444,7 +470,7 @@ pub enum Renewal {
 }
 
 /// The answer to a release.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unlocking {
     /// It is free, and this became possible.
     Released(Freed),
@@ -453,7 +479,7 @@ pub enum Unlocking {
 }
 
 /// What a key may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KeyRole {
     /// Its own sessions.
     Client,
@@ -462,7 +488,7 @@ pub enum KeyRole {
 }
 
 /// A new API key. The secret itself is never here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewKey {
     /// Its id.
     pub id: KeyId,
@@ -477,7 +503,7 @@ pub struct NewKey {
 }
 
 /// An API key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     /// Its id.
     pub id: KeyId,
@@ -503,7 +529,7 @@ pub struct KeyRecord {
 pub const KEY_REVOKED: &str = "the API key was revoked";
 
 /// Everything at one instant.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The store's time of it.
     pub at: Timestamp,
@@ -522,12 +548,18 @@ pub struct Snapshot {
 }
 
 /// A wake-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// A waiter was placed.
     Placed(Placement),
-    /// A session ended.
+    /// A session ended, by a step of this process: whoever holds its browser is to be told.
     Ended(EndedSession),
+    /// A session ended, by a step of another process, which tells whoever holds its browser.
+    EndedElsewhere(EndedSession),
+    /// Some changes were missed and will not be told: look at the store.
+    Missed,
+    /// There are events up to this number. At most one for each step, after its other changes.
+    Noted(u64),
 }
 
 // === impl StoreRules ===

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use wharf_core::{LimitScope, LockName, LockToken, PoolName};
-use wharf_store::{Freed, LimitRecord, LockRecord, LockView, LockWish, Locking, Renewal, Unlocking};
+use wharf_store::{Freed, LimitRecord, LockChange, LockRecord, LockView, LockWish, Locking, Renewal, Unlocking};
 
 use crate::book::Step;
 
@@ -68,7 +68,10 @@ impl Step<'_> {
             until: self.now + wish.ttl,
             owner: wish.owner,
         };
+        // One that it follows upon has expired, and is told of first.
+        self.forget_expired();
         self.book.locks.insert(lock.name.clone(), lock.clone());
+        self.note_lock(&lock, LockChange::Acquired);
         // It may follow upon one that has expired, and whom that one alone held back is held back no more.
         self.dispatch(None);
         Locking::Taken(self.view(lock))
@@ -83,15 +86,17 @@ impl Step<'_> {
         }
         lock.until = self.now + ttl;
         self.book.locks.insert(lock.name.clone(), lock.clone());
+        self.note_lock(&lock, LockChange::Renewed);
         Renewal::Renewed(self.view(lock))
     }
 
     pub(crate) fn release_lock(&mut self, name: &LockName, token: LockToken) -> Unlocking {
-        match self.held_lock(name) {
-            Some(lock) if lock.token == token => {}
-            other => return Unlocking::NotYours(other.cloned()),
-        }
+        let lock = match self.held_lock(name).cloned() {
+            Some(lock) if lock.token == token => lock,
+            other => return Unlocking::NotYours(other),
+        };
         self.book.locks.remove(name);
+        self.note_lock(&lock, LockChange::Released);
         Unlocking::Released(Freed {
             ended: Vec::new(),
             placed: self.dispatch(None),
@@ -101,6 +106,7 @@ impl Step<'_> {
     pub(crate) fn force_unlock(&mut self, name: &LockName) -> Option<(LockRecord, Freed)> {
         let lock = self.held_lock(name).cloned()?;
         self.book.locks.remove(name);
+        self.note_lock(&lock, LockChange::Forced);
         let freed = Freed {
             ended: Vec::new(),
             placed: self.dispatch(None),

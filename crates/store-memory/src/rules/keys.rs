@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use wharf_core::{EndReason, KeyId};
-use wharf_store::{Freed, KEY_REVOKED, KeyRecord, NewKey};
+use wharf_store::{Freed, KEY_REVOKED, KeyRecord, LockChange, NewKey};
 
 use crate::book::Step;
 
@@ -49,7 +49,16 @@ impl Step<'_> {
             .into_iter()
             .filter_map(|session| self.finish(session, EndReason::Policy, Some(KEY_REVOKED.to_owned())))
             .collect();
-        self.book.locks.retain(|_, lock| lock.owner != Some(key));
+        let locks = self.book.locks.values();
+        let own: Vec<_> = locks.filter(|lock| lock.owner == Some(key)).cloned().collect();
+        for lock in own {
+            self.book.locks.remove(&lock.name);
+            let change = match lock.until > self.now {
+                true => LockChange::Released,
+                false => LockChange::Expired,
+            };
+            self.note_lock(&lock, change);
+        }
         let placed = self.dispatch(None);
         Some((self.book.key(key)?, Freed { ended, placed }))
     }

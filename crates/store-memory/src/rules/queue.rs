@@ -5,10 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use wharf_core::{
-    CoordinatorId, EndReason, PoolName, SessionId, SessionState, Timestamp,
-    worker::{WorkerEvent, worker_step},
-};
+use wharf_core::{CoordinatorId, EndReason, PoolName, SessionId, SessionState, Timestamp, worker::WorkerEvent};
 use wharf_store::{EndedSession, Freed, QueueFilter, SessionRecord};
 
 use crate::book::{Entry, Step};
@@ -94,9 +91,7 @@ impl Step<'_> {
             .collect();
         let mut ended = Vec::new();
         for worker in silent {
-            if let Some(row) = self.book.rows.get_mut(&worker) {
-                row.state = worker_step(row.state, WorkerEvent::Silent).unwrap_or(row.state);
-            }
+            self.move_worker(worker, WorkerEvent::Silent);
             ended.extend(self.empty(worker, EndReason::WorkerLost));
         }
         ended

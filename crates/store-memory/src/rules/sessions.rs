@@ -3,12 +3,13 @@
 //! Its own file because this is every request's path. Invariant: a refused newcomer leaves nothing behind.
 
 use wharf_core::{
-    EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
+    CoordinatorId, EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
     queue::{Admission, admit},
     session::{Clockwork, SessionEvent, step},
 };
 use wharf_store::{
-    Ended, Freed, PlacementFailure, Replaced, SessionRecord, Submission, Submitted, Touch, WorkerRecord,
+    Ended, Freed, PlacementFailure, Replaced, SessionChange, SessionRecord, Submission, Submitted, Touch, WorkerChange,
+    WorkerRecord,
 };
 
 use crate::book::{Entry, Step};
@@ -19,7 +20,7 @@ impl Step<'_> {
     pub(crate) fn submit(&mut self, submission: Submission) -> Submitted {
         if let Some(known) = self.known(&submission) {
             return match known.spec == submission.spec {
-                true => Submitted::Known(Box::new(known)),
+                true => Submitted::Known(Box::new(self.adopt(known.id, submission.coordinator))),
                 false => Submitted::KeyReused(known.id),
             };
         }
@@ -46,6 +47,7 @@ impl Step<'_> {
         let others = self.book.waiters(&pool).len() as u64 - 1;
         match admit(others, limit) {
             Admission::Queue => {
+                self.note_session(session, SessionChange::Queued);
                 let position = self.book.position(session).unwrap_or(1);
                 Submitted::Queued {
                     record: Box::new(record),
@@ -57,6 +59,19 @@ impl Step<'_> {
                 Submitted::QueueFull { waiting, limit }
             }
         }
+    }
+
+    /// A session that still waits passes to whoever asks for it again: the coordinator it came by may be gone.
+    fn adopt(&mut self, session: SessionId, coordinator: CoordinatorId) -> SessionRecord {
+        let until = self.now + self.rules.ticket_lease;
+        if let Some(entry) = self.book.sessions.get_mut(&session)
+            && entry.record.coordinator != coordinator
+            && matches!(entry.record.state, SessionState::Queued | SessionState::Placed(_))
+        {
+            entry.record.coordinator = coordinator;
+            entry.ticket_until = until;
+        }
+        self.record(session)
     }
 
     /// The session this submission has already made, by its key or by its own id.
@@ -116,11 +131,18 @@ impl Step<'_> {
         let now = self.now;
         let record = self.advance(session, SessionEvent::Activated(epoch))?;
         record.times.started_at = Some(now);
-        Some(record.clone())
+        let record = record.clone();
+        self.note_session(session, SessionChange::Active);
+        Some(record)
     }
 
     pub(crate) fn placement_failed(&mut self, failure: PlacementFailure) -> Replaced {
-        let PlacementFailure { session, epoch, cause } = failure;
+        let PlacementFailure {
+            session,
+            epoch,
+            cause,
+            is_worker_absent,
+        } = failure;
         let Some(entry) = self.book.sessions.get(&session) else {
             return Replaced::Stale;
         };
@@ -137,8 +159,12 @@ impl Step<'_> {
         if step(state, SessionEvent::Requeued(epoch)).is_err() {
             return Replaced::Stale;
         }
-        self.exclude(session, tried);
-        if epoch.0 >= self.rules.max_attempts {
+        if is_worker_absent {
+            self.suspect(tried);
+        } else {
+            self.exclude(session, tried);
+        }
+        if epoch.0 >= self.rules.max_attempts && !is_worker_absent {
             self.finish(session, EndReason::LaunchFailed, Some(cause));
             self.release(session);
             self.dispatch(None);
@@ -153,9 +179,20 @@ impl Step<'_> {
         self.dispatch(Some(session));
         let record = Box::new(self.record(session));
         if record.state == SessionState::Queued {
+            self.note_session(session, SessionChange::Queued);
             Replaced::Queued(record)
         } else {
             Replaced::Placed(record)
+        }
+    }
+
+    /// A worker that was not there gets nothing until it has reported.
+    fn suspect(&mut self, worker: Option<WorkerId>) {
+        let row = worker.and_then(|worker| self.book.rows.get_mut(&worker));
+        if let Some(row) = row.filter(|row| row.state.is_live() && !row.is_circuit_open) {
+            row.is_circuit_open = true;
+            let worker = row.id;
+            self.note_worker(worker, WorkerChange::CircuitOpened);
         }
     }
 

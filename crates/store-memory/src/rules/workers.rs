@@ -7,7 +7,9 @@ use wharf_core::{
     EndReason, Epoch, SessionId, WorkerId, WorkerState,
     worker::{WorkerEvent, worker_step},
 };
-use wharf_store::{EndedSession, Freed, Heartbeat, HeartbeatReply, Registered, Registration, WorkerRecord};
+use wharf_store::{
+    EndedSession, Freed, Heartbeat, HeartbeatReply, Load, Registered, Registration, WorkerChange, WorkerRecord,
+};
 
 use crate::book::Step;
 
@@ -31,11 +33,17 @@ impl Step<'_> {
             is_circuit_open: false,
             warm: 0,
             launching: 0,
+            load: Load::default(),
             address: registration.address,
             registered_at: self.now,
             heard_at: self.now,
         };
+        let (worker, is_ready) = (row.id, registration.is_ready);
         self.book.rows.insert(row.id, row);
+        self.note_worker(worker, WorkerChange::Registered);
+        if is_ready {
+            self.note_worker(worker, WorkerChange::Available);
+        }
         Registered {
             freed: Freed {
                 ended,
@@ -53,16 +61,28 @@ impl Step<'_> {
         else {
             return HeartbeatReply::Unknown;
         };
+        let had_open_circuit = row.is_circuit_open;
         row.heard_at = self.now;
         row.is_circuit_open = heartbeat.is_circuit_open;
         row.warm = heartbeat.warm;
         row.launching = heartbeat.launching;
+        row.load = heartbeat.load;
+        match (had_open_circuit, heartbeat.is_circuit_open) {
+            (false, true) => self.note_worker(heartbeat.worker, WorkerChange::CircuitOpened),
+            (true, false) => self.note_worker(heartbeat.worker, WorkerChange::CircuitClosed),
+            _ => {}
+        }
         if heartbeat.is_ready {
-            row.state = worker_step(row.state, WorkerEvent::Ready).unwrap_or(row.state);
+            self.move_worker(heartbeat.worker, WorkerEvent::Ready);
         }
-        if heartbeat.is_draining {
-            row.state = worker_step(row.state, WorkerEvent::Drain).unwrap_or(row.state);
+        if heartbeat.is_draining || (heartbeat.wants_recycling && self.may_recycle(heartbeat.worker)) {
+            self.move_worker(heartbeat.worker, WorkerEvent::Drain);
         }
+        let drain = self
+            .book
+            .rows
+            .get(&heartbeat.worker)
+            .is_some_and(|row| row.state == WorkerState::Draining);
         let own = |session: &SessionId, epoch: Epoch| {
             let lease = self.book.leases.get(session);
             lease.is_some_and(|lease| lease.seat.worker == heartbeat.worker && lease.seat.epoch == epoch)
@@ -81,6 +101,7 @@ impl Step<'_> {
         let ended = self.drop_unreported(heartbeat);
         HeartbeatReply::Known {
             end,
+            drain,
             freed: Freed {
                 ended,
                 placed: self.dispatch(None),
@@ -104,15 +125,60 @@ impl Step<'_> {
         ended
     }
 
-    pub(crate) fn deregister(&mut self, worker: WorkerId) -> Freed {
+    /// Moves a worker by one event, if the event applies, and notes it.
+    pub(crate) fn move_worker(&mut self, worker: WorkerId, event: WorkerEvent) -> bool {
         let Some(row) = self.book.rows.get_mut(&worker) else {
-            return Freed::default();
+            return false;
         };
-        let Some(gone) = worker_step(row.state, WorkerEvent::Deregistered) else {
-            return Freed::default();
+        let Some(next) = worker_step(row.state, event) else {
+            return false;
         };
-        row.state = gone;
-        row.heard_at = self.now;
+        row.state = next;
+        let change = match next {
+            WorkerState::Starting => WorkerChange::Registered,
+            WorkerState::Available => WorkerChange::Available,
+            WorkerState::Draining => WorkerChange::Draining,
+            WorkerState::Gone => WorkerChange::Gone,
+            WorkerState::Lost => WorkerChange::Lost,
+        };
+        self.note_worker(worker, change);
+        true
+    }
+
+    /// One at a time in a pool.
+    fn may_recycle(&self, worker: WorkerId) -> bool {
+        let Some(own) = self.book.rows.get(&worker) else {
+            return false;
+        };
+        let mut others = self
+            .book
+            .rows
+            .values()
+            .filter(|row| row.id != worker && row.pool == own.pool);
+        others.all(|row| row.state != WorkerState::Draining)
+    }
+
+    pub(crate) fn drain_worker(&mut self, worker: WorkerId) -> Option<WorkerRecord> {
+        self.move_worker(worker, WorkerEvent::Drain);
+        self.book.worker(worker)
+    }
+
+    pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Option<(WorkerRecord, Freed)> {
+        let row = self.book.worker(worker)?;
+        let ended = self.empty(worker, EndReason::WorkerLost);
+        self.note_worker(worker, WorkerChange::Removed);
+        self.book.rows.remove(&worker);
+        let placed = self.dispatch(None);
+        Some((row, Freed { ended, placed }))
+    }
+
+    pub(crate) fn deregister(&mut self, worker: WorkerId) -> Freed {
+        if !self.move_worker(worker, WorkerEvent::Deregistered) {
+            return Freed::default();
+        }
+        if let Some(row) = self.book.rows.get_mut(&worker) {
+            row.heard_at = self.now;
+        }
         let ended = self.empty(worker, EndReason::WorkerDrained);
         Freed {
             ended,

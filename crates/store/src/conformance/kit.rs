@@ -13,6 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::sync::broadcast;
 use uuid::Uuid;
 use wharf_core::{
     BrowserKind, Clock, CoordinatorId, Cover, EndReason, Epoch, KeyId, LimitScope, LockName, LockToken, Operation,
@@ -20,8 +21,8 @@ use wharf_core::{
 };
 
 use crate::{
-    Freed, Heartbeat, HeartbeatReply, KeyRole, LockWish, NewKey, Registration, SessionRecord, Store, StoreRules,
-    Submission, Submitted, invariants,
+    Change, Freed, Heartbeat, HeartbeatReply, KeyRole, Load, LockWish, NewKey, Registration, SessionRecord, Store,
+    StoreRules, Submission, Submitted, invariants,
 };
 
 /// A clock that moves only when told to, or by a tick with every reading.
@@ -37,6 +38,12 @@ pub struct ManualClock {
 pub trait Harness: Send + Sync {
     /// Opens an empty store.
     async fn open(&self, clock: Arc<ManualClock>, rules: StoreRules) -> Arc<dyn Store>;
+
+    /// Whether the engine may take a submission with the id of a session that has ended for a new one. An engine that has
+    /// its own way to find out about a lost answer need not remember ids for it.
+    fn forgets_ids(&self) -> bool {
+        false
+    }
 }
 
 /// An engine under test and its clock.
@@ -162,6 +169,8 @@ pub(crate) fn heartbeat(n: u128, held: &[(u128, u32)]) -> Heartbeat {
         is_draining: false,
         warm: 0,
         launching: 0,
+        load: Load::default(),
+        wants_recycling: false,
     }
 }
 
@@ -172,6 +181,17 @@ pub(crate) fn ended(freed: &Freed) -> Vec<(u128, EndReason)> {
         .iter()
         .map(|ended| (ended.session.as_uuid().as_u128(), ended.reason))
         .collect()
+}
+
+/// The changes told so far, but for the word that there are events.
+pub(crate) fn told(changes: &mut broadcast::Receiver<Change>) -> Vec<Change> {
+    let mut news = Vec::new();
+    while let Ok(change) = changes.try_recv() {
+        if !matches!(change, Change::Noted(_)) {
+            news.push(change);
+        }
+    }
+    news
 }
 
 /// Who was placed, in order.
@@ -280,7 +300,7 @@ impl Grid {
     /// A report that must be known; what the worker is told to end.
     pub(crate) async fn beat(&self, n: u128, held: &[(u128, u32)]) -> (Vec<(SessionId, Epoch)>, Freed) {
         match self.store.heartbeat(heartbeat(n, held)).await.expect("heartbeat") {
-            HeartbeatReply::Known { end, freed } => (end, freed),
+            HeartbeatReply::Known { end, freed, .. } => (end, freed),
             HeartbeatReply::Unknown => panic!("expected worker {n} to be known"),
         }
     }

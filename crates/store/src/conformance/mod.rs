@@ -4,7 +4,8 @@
 //! Layout:
 //! - `kit`: the clock that tests move, the harness that opens an engine, short hands for building calls.
 //! - [`scenarios`], [`scenarios_life`], [`scenarios_time`], [`scenarios_hold`], [`scenarios_lock`], [`scenarios_keys`],
-//!   [`scenarios_queue`]: one test per promise, written by hand. [`crate::conformance_tests`] names them all in an engine's test file.
+//!   [`scenarios_queue`], [`scenarios_fleet`]: one test per promise, written by hand. [`crate::conformance_tests`] names
+//!   them all in an engine's test file.
 //! - `ops`, `ops_hold`: random operations and what they answer.
 //! - `watch`: order (I2) and endings (I4), judged from what is seen only, sharing no code with any engine.
 //! - [`lockstep`]: the runner.
@@ -16,6 +17,7 @@ mod ops;
 mod ops_hold;
 pub mod race;
 pub mod scenarios;
+pub mod scenarios_fleet;
 pub mod scenarios_hold;
 pub mod scenarios_keys;
 pub mod scenarios_life;
@@ -26,11 +28,15 @@ mod watch;
 
 pub use kit::{Harness, ManualClock, run};
 
-/// Makes one `#[test]` per scenario for an engine: `conformance_tests!(MyHarness);`
+/// Makes one `#[test]` per scenario for an engine: `conformance_tests!(MyHarness);`. Or, where a server takes longer to
+/// start than a scenario, runs them all in one async test: `conformance_tests!(@all run MyHarness);`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($harness:expr) => {
-        $crate::conformance_tests!(@each $harness, scenarios:
+        $crate::conformance_tests!(@all tests $harness);
+    };
+    (@all $mode:ident $harness:expr) => {
+        $crate::conformance_tests!(@each $mode $harness, scenarios:
             newcomer_is_placed_at_once_and_claimed
             newcomer_never_overtakes
             blocked_class_blocks_only_itself
@@ -39,6 +45,7 @@ macro_rules! conformance_tests {
             unknown_pool_is_refused
             idempotent_submit_answers_the_same_session
             key_of_a_session_that_was_never_active_is_free_again
+            waiting_session_passes_to_whoever_asks_again
             submit_of_a_known_id_answers_that_session
             raised_capacity_serves_waiters_at_once
             ready_worker_serves_waiters_at_once
@@ -47,7 +54,7 @@ macro_rules! conformance_tests {
             record_reads_back_as_it_was_submitted
             changes_announce_placements_and_ends
         );
-        $crate::conformance_tests!(@each $harness, scenarios_life:
+        $crate::conformance_tests!(@each $mode $harness, scenarios_life:
             claim_and_activate_refuse_old_placements
             end_twice_keeps_first_reason
             ended_session_keeps_its_slot_until_vacated
@@ -56,10 +63,11 @@ macro_rules! conformance_tests {
             failed_placement_goes_elsewhere_at_its_old_place
             failed_placements_end_after_max_attempts
             failure_after_the_end_frees_the_slot
+            absent_worker_costs_no_attempt_and_gets_nothing_until_it_reports
             least_loaded_worker_is_chosen
             drained_and_broken_workers_get_nothing
         );
-        $crate::conformance_tests!(@each $harness, scenarios_time:
+        $crate::conformance_tests!(@each $mode $harness, scenarios_time:
             dead_waiter_blocks_nobody
             renewed_tickets_do_not_lapse
             queue_time_passes
@@ -75,7 +83,7 @@ macro_rules! conformance_tests {
             history_is_pruned_but_not_while_leased
             sweep_and_dispatch_are_idempotent
         );
-        $crate::conformance_tests!(@each $harness, scenarios_hold:
+        $crate::conformance_tests!(@each $mode $harness, scenarios_hold:
             raised_limit_serves_waiters_at_once
             lowered_limit_ends_nothing_and_lets_nobody_in
             operation_at_its_limit_holds_back_nobody_else
@@ -89,12 +97,12 @@ macro_rules! conformance_tests {
             duplicate_submission_takes_one_place
             limits_are_listed_by_pool_and_scope
         );
-        $crate::conformance_tests!(@each $harness, scenarios_queue:
+        $crate::conformance_tests!(@each $mode $harness, scenarios_queue:
             queue_is_listed_in_the_order_of_service
             queue_is_cleared_by_pool_operation_and_owner
             pool_report_counts_what_is_there
         );
-        $crate::conformance_tests!(@each $harness, scenarios_lock:
+        $crate::conformance_tests!(@each $mode $harness, scenarios_lock:
             lock_refuses_newcomers_and_names_its_holder
             waiters_stay_under_a_lock_and_are_served_in_order_at_its_release
             forced_unlock_serves_waiters
@@ -111,7 +119,7 @@ macro_rules! conformance_tests {
             release_by_a_stranger_changes_nothing
             new_lock_in_place_of_an_expired_one_serves_whom_it_does_not_cover
         );
-        $crate::conformance_tests!(@each $harness, scenarios_keys:
+        $crate::conformance_tests!(@each $mode $harness, scenarios_keys:
             quota_counts_waiting_sessions_and_slots_still_held
             refusal_by_quota_keeps_nothing
             idempotent_retry_is_answered_at_the_quota
@@ -124,8 +132,29 @@ macro_rules! conformance_tests {
             revoked_key_loses_its_sessions_and_its_locks
             revoked_key_is_admitted_no_more
         );
+        $crate::conformance_tests!(@each $mode $harness, scenarios_fleet:
+            drained_by_order_gets_nothing_and_is_told
+            drain_order_survives_reports_and_is_told_until_it_leaves
+            removed_worker_ends_its_sessions_and_must_register
+            recycling_is_one_at_a_time
+            recycling_alone_is_allowed_at_once
+            load_is_reported
+            events_tell_a_session_s_life_in_order
+            events_tell_of_workers_and_locks
+            events_of_one_step_come_workers_locks_sessions_queues
+            expired_lock_is_told_once
+            refused_newcomers_leave_no_event
+            events_resume_without_loss_or_repeat
+            old_events_are_forgotten_and_the_page_says_so
+        );
     };
-    (@each $harness:expr, $module:ident: $($name:ident)*) => {
+    (@each run $harness:expr, $module:ident: $($name:ident)*) => {
+        $(
+            eprintln!(concat!("scenario ", stringify!($name)));
+            $crate::conformance::$module::$name(&$harness).await;
+        )*
+    };
+    (@each tests $harness:expr, $module:ident: $($name:ident)*) => {
         $(
             #[test]
             fn $name() {

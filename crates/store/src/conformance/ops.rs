@@ -44,6 +44,13 @@ pub(crate) enum Op {
         is_ready: bool,
         is_draining: bool,
         warm: u32,
+        wants_recycling: bool,
+    },
+    DrainWorker {
+        worker: u128,
+    },
+    RemoveWorker {
+        worker: u128,
     },
     Deregister {
         worker: u128,
@@ -74,6 +81,7 @@ pub(crate) enum Op {
     Fail {
         back: usize,
         stale: u32,
+        is_worker_absent: bool,
     },
     Touch {
         back: usize,
@@ -128,9 +136,12 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (1u128..5, 0usize..2, 0usize..3, 0u32..4, prop::bool::weighted(0.8)).prop_map(
             |(worker, pool, kinds, slots, is_ready)| Op::Register { worker, pool, kinds, slots, is_ready }),
-        6 => (1u128..5, report, prop::bool::weighted(0.1), prop::bool::weighted(0.9), prop::bool::weighted(0.05), 0u32..3)
-            .prop_map(|(worker, report, is_circuit_open, is_ready, is_draining, warm)| Op::Heartbeat {
-                worker, report, is_circuit_open, is_ready, is_draining, warm }),
+        6 => (1u128..5, report, prop::bool::weighted(0.1), prop::bool::weighted(0.9), prop::bool::weighted(0.05), 0u32..3,
+            prop::bool::weighted(0.1))
+            .prop_map(|(worker, report, is_circuit_open, is_ready, is_draining, warm, wants_recycling)| Op::Heartbeat {
+                worker, report, is_circuit_open, is_ready, is_draining, warm, wants_recycling }),
+        1 => (1u128..5).prop_map(|worker| Op::DrainWorker { worker }),
+        1 => (1u128..5).prop_map(|worker| Op::RemoveWorker { worker }),
         1 => (1u128..5).prop_map(|worker| Op::Deregister { worker }),
         14 => (1u128..4, 0usize..2, 0usize..2, -1i64..2, prop::option::weighted(0.15, 0u8..3), 0u64..7, 0usize..4,
             0usize..3, prop::option::weighted(0.4, 1u128..4))
@@ -139,7 +150,8 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         1 => (back(), any::<bool>()).prop_map(|(back, is_other)| Op::SubmitAgain { back, is_other }),
         5 => (back(), stale()).prop_map(|(back, stale)| Op::Claim { back, stale }),
         6 => (back(), stale()).prop_map(|(back, stale)| Op::Activate { back, stale }),
-        4 => (back(), stale()).prop_map(|(back, stale)| Op::Fail { back, stale }),
+        4 => (back(), stale(), prop::bool::weighted(0.3)).prop_map(|(back, stale, is_worker_absent)| Op::Fail {
+            back, stale, is_worker_absent }),
         3 => (back(), 0u64..8, any::<bool>()).prop_map(|(back, idle_for, is_attached)| Op::Touch {
             back, idle_for, is_attached }),
         6 => (back(), reason).prop_map(|(back, reason)| Op::End { back, reason }),
@@ -249,9 +261,11 @@ impl Op {
             (session, epoch(before, session, *stale))
         };
         Ok(match self {
-            Self::Register { .. } | Self::Heartbeat { .. } | Self::Deregister { .. } => {
-                self.apply_worker(store, before).await?
-            }
+            Self::Register { .. }
+            | Self::Heartbeat { .. }
+            | Self::Deregister { .. }
+            | Self::DrainWorker { .. }
+            | Self::RemoveWorker { .. } => self.apply_worker(store, before).await?,
             Self::Submit { .. } | Self::SubmitAgain { .. } => match self.submission(submitted, before) {
                 Some(submission) => submitted_text(store.submit(submission).await?),
                 None => String::new(),
@@ -264,12 +278,17 @@ impl Op {
                 let (session, epoch) = at(back, stale);
                 record_text(store.activate(session, epoch).await?)
             }
-            Self::Fail { back, stale } => {
+            Self::Fail {
+                back,
+                stale,
+                is_worker_absent,
+            } => {
                 let (session, epoch) = at(back, stale);
                 let failure = PlacementFailure {
                     session,
                     epoch,
                     cause: "no such binary".to_owned(),
+                    is_worker_absent: *is_worker_absent,
                 };
                 replaced_text(store.placement_failed(failure).await?)
             }
@@ -311,6 +330,7 @@ impl Op {
                 is_ready,
                 is_draining,
                 warm,
+                wants_recycling,
             } => {
                 let mut beat = heartbeat(*n, &[]);
                 beat.held = held(*n, *report, before);
@@ -319,11 +339,17 @@ impl Op {
                 beat.is_draining = *is_draining;
                 beat.warm = *warm;
                 beat.launching = 2 - *warm;
+                beat.load.memory_used = u64::from(*warm) << 20;
+                beat.wants_recycling = *wants_recycling;
                 match store.heartbeat(beat).await? {
                     HeartbeatReply::Unknown => "unknown".to_owned(),
-                    HeartbeatReply::Known { end, freed } => format!("end {end:?} {}", freed_text(&freed)),
+                    HeartbeatReply::Known { end, drain, freed } => {
+                        format!("end {end:?} drain {drain} {}", freed_text(&freed))
+                    }
                 }
             }
+            Self::DrainWorker { worker: n } => format!("{:?}", store.drain_worker(worker(*n)).await?),
+            Self::RemoveWorker { worker: n } => format!("{:?}", store.remove_worker(worker(*n)).await?),
             Self::Deregister { worker: n } => freed_text(&store.deregister(worker(*n)).await?),
             _ => String::new(),
         })

@@ -11,7 +11,9 @@ use wharf_core::{BrowserKind, EndReason, Epoch, SessionStatus};
 
 use super::{
     Harness,
-    kit::{Grid, coordinator, placed, pool, priority, registration, session, submission, worker},
+    kit::{
+        Grid, coordinator, heartbeat, placed, pool, priority, registration, seconds, session, submission, told, worker,
+    },
 };
 use crate::{Change, EndedSession, Registration, SessionQuery, Submission, Submitted};
 
@@ -139,6 +141,40 @@ pub async fn idempotent_submit_answers_the_same_session(harness: &dyn Harness) {
         Submitted::Known(_)
     ));
     assert_eq!(grid.store.stats().await.unwrap().busy, 1);
+    grid.check().await;
+}
+
+/// A coordinator died; its waiting client asks another one, with the same key, and keeps its place.
+pub async fn waiting_session_passes_to_whoever_asks_again(harness: &dyn Harness) {
+    let grid = Grid::with_worker(harness, 1).await;
+    grid.place(1).await;
+    let keyed = |by| Submission {
+        idempotency_key: Some("k".to_owned()),
+        coordinator: coordinator(by),
+        ..submission(1 + by)
+    };
+    grid.store.submit(keyed(1)).await.unwrap();
+    grid.queue(9).await;
+    grid.clock.advance(seconds(6));
+    let again = match grid.store.submit(keyed(2)).await.unwrap() {
+        Submitted::Known(record) => *record,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((again.id, again.coordinator), (session(2), coordinator(2)));
+    assert_eq!(grid.store.position(session(2)).await.unwrap(), Some(1));
+    // The ticket is the new one's: it outlives the silence of the old one, and its placement is the new one's to claim.
+    grid.clock.advance(seconds(6));
+    grid.store.renew_tickets(coordinator(2)).await.unwrap();
+    grid.store.heartbeat(heartbeat(1, &[(1, 1)])).await.unwrap();
+    grid.store.sweep().await.unwrap();
+    assert_eq!(grid.record(2).await.reason(), None);
+    grid.store.end(session(1), EndReason::Released, None).await.unwrap();
+    let freed = grid.store.vacate(session(1), Epoch(1)).await.unwrap();
+    assert_eq!((placed(&freed), freed.placed[0].coordinator), (vec![2], coordinator(2)));
+    // Once taken up it stays with whoever did so.
+    grid.store.claim(session(2), Epoch(1)).await.unwrap().unwrap();
+    grid.store.submit(keyed(3)).await.unwrap();
+    assert_eq!(grid.record(2).await.coordinator, coordinator(2));
     grid.check().await;
 }
 
@@ -290,10 +326,7 @@ pub async fn changes_announce_placements_and_ends(harness: &dyn Harness) {
     grid.store.end(session(1), EndReason::Released, None).await.unwrap();
     let freed = grid.store.vacate(session(1), Epoch(1)).await.unwrap();
     assert_eq!(freed.placed[0].coordinator, coordinator(1));
-    let mut news = Vec::new();
-    while let Ok(change) = changes.try_recv() {
-        news.push(change);
-    }
+    let news = told(&mut changes);
     // The newcomer's own placement is its answer, not news.
     let ended = |n, reason, seat| {
         Change::Ended(EndedSession {

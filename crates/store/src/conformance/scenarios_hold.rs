@@ -169,6 +169,7 @@ pub async fn ended_session_counts_for_a_limit_until_it_is_vacated(harness: &dyn 
         session: session(2),
         epoch: Epoch(1),
         cause: "no such binary".to_owned(),
+        is_worker_absent: false,
     };
     assert!(matches!(
         grid.store.placement_failed(failure).await.unwrap(),

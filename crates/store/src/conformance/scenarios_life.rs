@@ -20,6 +20,7 @@ fn failure(n: u128, epoch: u32) -> PlacementFailure {
         session: session(n),
         epoch: Epoch(epoch),
         cause: "no such binary".to_owned(),
+        is_worker_absent: false,
     }
 }
 
@@ -155,6 +156,34 @@ pub async fn failed_placements_end_after_max_attempts(harness: &dyn Harness) {
     assert_eq!(record.reason(), Some(EndReason::LaunchFailed));
     assert_eq!(record.detail.as_deref(), Some("no such binary"));
     assert_eq!(grid.record(2).await.state.status(), SessionStatus::Placed);
+    grid.check().await;
+}
+
+/// A worker that went away costs nobody an attempt, and gets nobody until it has reported.
+pub async fn absent_worker_costs_no_attempt_and_gets_nothing_until_it_reports(harness: &dyn Harness) {
+    let grid = Grid::with_worker(harness, 2).await;
+    let mut epoch = grid.place(1).await.epoch;
+    for _ in 0..5 {
+        let failure = PlacementFailure {
+            session: session(1),
+            epoch,
+            cause: "it is draining".to_owned(),
+            is_worker_absent: true,
+        };
+        assert!(matches!(
+            grid.store.placement_failed(failure).await.unwrap(),
+            Replaced::Queued(_)
+        ));
+        assert!(
+            grid.store.dispatch().await.unwrap().is_empty(),
+            "nothing until it reports"
+        );
+        let freed = grid.beat(1, &[]).await.1;
+        assert_eq!(placed(&freed), [1]);
+        epoch = epoch.next();
+        grid.store.claim(session(1), epoch).await.unwrap().unwrap();
+    }
+    assert!(grid.record(1).await.excluded.is_empty());
     grid.check().await;
 }
 

@@ -272,6 +272,7 @@ pub async fn failed_placement_waits_under_a_lock(harness: &dyn Harness) {
         session: session(1),
         epoch: Epoch(1),
         cause: "no such binary".to_owned(),
+        is_worker_absent: false,
     };
     assert!(matches!(
         grid.store.placement_failed(failure).await.unwrap(),

@@ -11,7 +11,10 @@ use wharf_core::{BrowserKind, EndReason, Epoch, LimitScope, PoolName, SessionSta
 
 use super::{
     Harness,
-    kit::{Grid, ended, heartbeat, key, limit_scope, operation, pool, priority, registration, session, submission_for},
+    kit::{
+        Grid, ended, heartbeat, key, limit_scope, operation, pool, priority, registration, session, submission_for,
+        told,
+    },
 };
 use crate::{Change, OperationReport, PoolReport, QueueFilter, Registration};
 
@@ -71,10 +74,8 @@ pub async fn queue_is_cleared_by_pool_operation_and_owner(harness: &dyn Harness)
             .await
             .unwrap();
         assert_eq!(freed.placed, []);
-        for one in &freed.ended {
-            assert_eq!(changes.try_recv().ok(), Some(Change::Ended(*one)));
-        }
-        assert!(changes.try_recv().is_err());
+        let ends: Vec<_> = freed.ended.iter().map(|one| Change::Ended(*one)).collect();
+        assert_eq!(told(&mut changes), ends);
         ended(&freed).into_iter().map(|(n, _)| n).collect::<Vec<_>>()
     };
     let any = QueueFilter::default;

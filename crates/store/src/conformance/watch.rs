@@ -69,7 +69,7 @@ impl Watch {
             .iter()
             .filter_map(|change| match change {
                 Change::Placed(placement) => records.get(&placement.session).copied(),
-                Change::Ended(_) => None,
+                Change::Ended(_) | Change::EndedElsewhere(_) | Change::Missed | Change::Noted(_) => None,
             })
             .collect();
         for (index, earlier) in announced.iter().enumerate() {
