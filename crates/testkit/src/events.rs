@@ -58,8 +58,8 @@ impl SseEvent {
                 _ => {}
             }
         }
-        // A block of comments only is a keep-alive.
-        (event != Self::default()).then_some(event)
+        // A block without data is a keep-alive: it may say how far the stream is, but it is no event (WHATWG HTML §9.2.6).
+        (!event.data.is_empty()).then_some(event)
     }
 }
 
@@ -159,6 +159,6 @@ mod tests {
         let event = SseEvent::parse("id: 7\nevent: session_ended\ndata: {\"a\":\ndata: 1}\n\n").unwrap();
         assert_eq!((event.id.as_str(), event.event.as_str()), ("7", "session_ended"));
         assert_eq!(event.json().unwrap()["a"], 1);
-        assert_eq!(SseEvent::parse(": keep-alive\n\n"), None);
+        assert_eq!(SseEvent::parse(": keep-alive\nid: 9\n\n"), None);
     }
 }

@@ -131,15 +131,27 @@ impl Http {
         let exchange = async move {
             let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
-            let body = body.collect().await?.to_bytes();
-            // `sender` drops here, which ends the connection's future beside us.
+            // A stream of events has no end: its head is the reply.
+            let is_stream = head
+                .headers
+                .get("content-type")
+                .is_some_and(|kind| kind == "text/event-stream");
+            let body = match is_stream {
+                true => Bytes::new(),
+                false => body.collect().await?.to_bytes(),
+            };
             Ok(Reply {
                 status: head.status,
                 headers: head.headers,
                 body,
             })
         };
-        tokio::join!(exchange, connection).0
+        tokio::pin!(exchange);
+        tokio::select! {
+            // Whoever has its reply hangs up: a stream's connection would not end by itself.
+            reply = &mut exchange => reply,
+            _ = connection => exchange.await,
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 //!
 //! Layout:
 //! - [`Grid`], [`GridBuilder`]: start, stop, kill, restart, finish; the leak check
+//! - [`Fleet`], [`FleetBuilder`]: coordinators, workers, store, nginx and lines that can be cut, each by itself
 //! - [`Http`], [`Reply`], [`EventStream`]: a small JSON client · [`Cdp`]: raw CDP over WebSocket · [`Metrics`]: Prometheus text, parsed
 //! - [`eventually`]: waiting with patience instead of sleeping
 //! - [`node_script`]: puppeteer and Playwright scripts
@@ -30,18 +31,22 @@ pub mod binaries;
 mod cdp;
 mod events;
 mod eventually;
+pub mod fleet;
 mod grid;
 mod http_client;
 mod metrics;
 pub mod misbehave;
 mod node;
+pub mod postgres;
 pub mod processes;
+pub mod redis;
 
 pub use self::{
     binaries::BrowserUnderTest,
     cdp::{Cdp, CdpEnd, CdpError},
     events::{EventStream, SseEvent},
     eventually::{eventually, eventually_within, patience},
+    fleet::{Cutter, Fleet, FleetBuilder, FleetStore, Member, StoreServer},
     grid::{Grid, GridBuilder, Stopped},
     http_client::{Http, Reply},
     metrics::Metrics,
