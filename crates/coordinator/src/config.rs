@@ -39,6 +39,8 @@ pub struct CoordinatorConfig {
     pub body_limit: usize,
     /// Longest time for a request's body to arrive.
     pub body_timeout: Duration,
+    /// What workers elsewhere must show; none where the only worker is in this process.
+    pub worker_token: Option<WorkerToken>,
     /// Whether clients must show a key.
     pub keys: KeyRule,
     /// Whether faults may be injected over the API.
@@ -49,6 +51,45 @@ pub struct CoordinatorConfig {
     pub external_url: Option<String>,
     /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are believed.
     pub trusted_proxies: Vec<IpNet>,
+}
+
+// === impl WorkerToken ===
+
+impl WorkerToken {
+    /// Shorter ones can be guessed.
+    pub const SHORTEST: usize = 32;
+
+    /// A secret of at least [`WorkerToken::SHORTEST`] characters that a header may carry.
+    pub fn new(text: &str) -> Result<Self, String> {
+        if text.len() < Self::SHORTEST {
+            return Err(format!(
+                "has {} characters and needs at least {}; make one with: openssl rand -hex 32",
+                text.len(),
+                Self::SHORTEST
+            ));
+        }
+        match text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("has a character that no header may carry; make one with: openssl rand -hex 32".to_owned()),
+        }
+    }
+
+    /// Whether this is the one.
+    pub fn matches(&self, shown: &str) -> bool {
+        use subtle::ConstantTimeEq as _;
+        self.0.as_bytes().ct_eq(shown.as_bytes()).into()
+    }
+
+    /// The secret itself, for the header that shows it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for WorkerToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WorkerToken(..)")
+    }
 }
 
 // === impl CoordinatorConfig ===
@@ -70,6 +111,10 @@ impl CoordinatorConfig {
         self.trusted_proxies.iter().any(|net| net.contains(&peer))
     }
 }
+
+/// The secret that workers and coordinators share. Compared in constant time, never printed.
+#[derive(Clone)]
+pub struct WorkerToken(String);
 
 /// Whether clients must show a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +162,7 @@ pub(crate) mod tests {
             ticket_renewal: Duration::from_secs(3),
             body_limit: 1 << 20,
             body_timeout: Duration::from_secs(10),
+            worker_token: None,
             keys: KeyRule::Never,
             faults: false,
             allow_hosts: Vec::new(),

@@ -21,7 +21,7 @@ pub mod server;
 pub mod service;
 
 pub use caller::Caller;
-pub use config::{CoordinatorConfig, KeyRule};
+pub use config::{CoordinatorConfig, KeyRule, WorkerToken};
 pub use link::{BrowserIo, DialTarget, Driven, Fault, LeaseWish, LinkError, PageInfo, WorkerLink};
 pub use metrics::CoordinatorMetrics;
 pub use refusal::Refusal;

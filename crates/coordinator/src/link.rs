@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
-use wharf_core::{Seat, SessionId};
+use wharf_core::{Seat, SessionId, WorkerId};
 use wharf_relay::Side;
 
 /// A wish for a browser.
@@ -73,7 +74,7 @@ pub enum Fault {
 }
 
 /// A page of a session's browser.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageInfo {
     /// Its target id.
     pub id: String,
@@ -84,7 +85,7 @@ pub struct PageInfo {
 }
 
 /// What the pool drives, for discovery; all known without launching anything.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Driven {
     /// As in `Browser`, e.g. `HeadlessChrome/156.0.8078.79`.
     pub product: String,
@@ -109,23 +110,33 @@ pub trait WorkerLink: Send + Sync + 'static {
     /// Dropping the future withdraws the wish.
     async fn lease(&self, wish: LeaseWish) -> Result<Option<serde_json::Value>, LinkError>;
     /// What a session's program says of it.
-    async fn look(&self, session: SessionId, limit: Duration) -> Result<serde_json::Value, LinkError>;
-    /// Ends a session's browser. `false` means that the worker holds nothing for it: the slot may be freed at once.
+    async fn look(&self, session: SessionId, seat: Seat, limit: Duration) -> Result<serde_json::Value, LinkError>;
+    /// Ends a session's browser. `false` means that the worker holds nothing for it: the slot may be freed at once. A
+    /// worker that cannot be asked may still hold it: that is `true`, and its next report or its loss settles it.
     async fn close(&self, session: SessionId, seat: Seat) -> bool;
     /// A WebSocket to a session's browser, past its handshake.
-    async fn dial(&self, session: SessionId, target: DialTarget) -> Result<Side<Box<dyn BrowserIo>>, LinkError>;
+    async fn dial(
+        &self,
+        session: SessionId,
+        seat: Seat,
+        target: DialTarget,
+    ) -> Result<Side<Box<dyn BrowserIo>>, LinkError>;
     /// The pages of a session's browser.
-    async fn pages(&self, session: SessionId) -> Result<Vec<PageInfo>, LinkError>;
+    async fn pages(&self, session: SessionId, seat: Seat) -> Result<Vec<PageInfo>, LinkError>;
     /// A new page in a session's browser.
-    async fn open_page(&self, session: SessionId, url: &str) -> Result<PageInfo, LinkError>;
+    async fn open_page(&self, session: SessionId, seat: Seat, url: &str) -> Result<PageInfo, LinkError>;
     /// The protocol description of the browsers, from one that is up.
     async fn protocol(&self) -> Result<Vec<u8>, LinkError>;
-    /// What is driven.
-    fn driven(&self) -> Driven;
+    /// What is driven; empty while no worker can say.
+    async fn driven(&self) -> Driven;
     /// Whether these launch options are allowed; the text names each that is not.
     fn check_options(&self, options: &serde_json::Value) -> Result<(), String>;
     /// Breaks a session's browser on purpose.
-    async fn disturb(&self, session: SessionId, fault: Fault) -> Result<(), LinkError>;
+    async fn disturb(&self, session: SessionId, seat: Seat, fault: Fault) -> Result<(), LinkError>;
+    /// Whether this worker's process answers at all. Asked when a browser's socket broke and nobody has said why.
+    async fn is_there(&self, worker: WorkerId) -> bool;
+    /// Calls a worker back at the address it advertises; the text says what is wrong with it.
+    async fn call_back(&self, worker: WorkerId, address: &str) -> Result<(), String>;
     /// Processes that carry our mark and belong to no browser. Must be 0.
     async fn orphans(&self) -> u64;
 }

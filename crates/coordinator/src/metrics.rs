@@ -22,6 +22,11 @@ pub(crate) struct CodeLabel {
     pub code: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct PoolLabel {
+    pub pool: String,
+}
+
 /// What a coordinator counts.
 pub struct CoordinatorMetrics {
     pub(crate) sessions_active: Gauge,
@@ -34,10 +39,15 @@ pub struct CoordinatorMetrics {
     pub(crate) slots: Gauge,
     pub(crate) slots_busy: Gauge,
     pub(crate) workers: Gauge,
+    pub(crate) desired_workers: Family<PoolLabel, Gauge>,
+    pub(crate) event_streams: Gauge,
+    pub(crate) events_sent: Counter,
+    pub(crate) event_streams_slow: Counter,
     pub(crate) relays: Gauge,
     pub(crate) relay_bytes: Family<DirectionLabel, Counter>,
     pub(crate) refused: Family<CodeLabel, Counter>,
-    pub(crate) connections: Gauge,
+    /// Open connections, counted by the accept loop.
+    pub connections: Gauge,
     pub(crate) orphans: Gauge,
 }
 
@@ -61,6 +71,10 @@ impl CoordinatorMetrics {
             slots: Gauge::default(),
             slots_busy: Gauge::default(),
             workers: Gauge::default(),
+            desired_workers: Family::default(),
+            event_streams: Gauge::default(),
+            events_sent: Counter::default(),
+            event_streams_slow: Counter::default(),
             relays: Gauge::default(),
             relay_bytes: Family::default(),
             refused: Family::default(),
@@ -78,6 +92,7 @@ impl CoordinatorMetrics {
         metrics.to_client();
         metrics.to_browser();
         metrics.list(registry);
+        metrics.list_fleet(registry);
         metrics
     }
 
@@ -126,6 +141,21 @@ impl CoordinatorMetrics {
             "orphan_processes",
             "Browser processes without an owner; must be 0",
             self.orphans.clone(),
+        );
+    }
+
+    fn list_fleet(&self, registry: &mut Registry) {
+        registry.register(
+            "desired_workers",
+            "Workers a pool should have, by what runs and waits",
+            self.desired_workers.clone(),
+        );
+        registry.register("event_streams", "Open streams of events", self.event_streams.clone());
+        registry.register("events_sent", "Events told on streams", self.events_sent.clone());
+        registry.register(
+            "event_streams_closed_slow",
+            "Streams closed because their client took nothing",
+            self.event_streams_slow.clone(),
         );
     }
 

@@ -17,6 +17,7 @@ use axum::Router;
 use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -24,8 +25,6 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service as _;
-
-use crate::CoordinatorMetrics;
 
 /// How connections are treated.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +41,11 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
+/// Ends the connection, whatever is still to be sent, as a request extension. For answers without an end, whose client
+/// takes nothing any more: hyper waits for it as long as the socket stands.
+#[derive(Debug, Clone)]
+pub struct Cut(pub CancellationToken);
+
 /// A client's socket as hyper sees it: TCP, with the first request line mended where it has no path.
 pub struct ClientIo {
     stream: TcpStream,
@@ -51,7 +55,7 @@ pub struct ClientIo {
 
 /// One open connection, counted for as long as its socket lives, upgraded or not.
 struct Counted {
-    metrics: Arc<CoordinatorMetrics>,
+    open: Gauge,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -65,14 +69,8 @@ enum Mend {
     Done,
 }
 
-/// Serves until cancelled; then open connections finish what they have begun.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    config: ServerConfig,
-    metrics: Arc<CoordinatorMetrics>,
-    stop: CancellationToken,
-) {
+/// Serves until cancelled; then open connections finish what they have begun. `open` counts them.
+pub async fn serve(listener: TcpListener, router: Router, config: ServerConfig, open: Gauge, stop: CancellationToken) {
     let connections = TaskTracker::new();
     let permits = Arc::new(Semaphore::new(config.connections));
     loop {
@@ -87,7 +85,7 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let counted = Counted::new(metrics.clone(), permit);
+                let counted = Counted::new(open.clone(), permit);
                 let (router, stop) = (router.clone(), stop.clone());
                 connections.spawn(async move {
                     let io = ClientIo {
@@ -119,8 +117,11 @@ async fn connection(io: ClientIo, peer: SocketAddr, router: Router, config: Serv
         Ok(Ok(count)) if count > 0 => {}
         _ => return,
     }
+    let cut = Cut(CancellationToken::new());
+    let given = cut.clone();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(given.clone());
         let mut router = router.clone();
         async move { router.call(request.map(axum::body::Body::new)).await }
     });
@@ -132,12 +133,18 @@ async fn connection(io: ClientIo, peer: SocketAddr, router: Router, config: Serv
         .serve_connection(io, service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let served = async {
+        tokio::select! {
+            result = connection.as_mut() => result,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
+    };
+    let result = tokio::select! {
+        result = served => result,
+        () = cut.0.cancelled() => return,
     };
     if let Err(error) = result {
         tracing::debug!(%peer, %error, "connection ended badly");
@@ -147,18 +154,15 @@ async fn connection(io: ClientIo, peer: SocketAddr, router: Router, config: Serv
 // === impl Counted ===
 
 impl Counted {
-    fn new(metrics: Arc<CoordinatorMetrics>, permit: OwnedSemaphorePermit) -> Self {
-        metrics.connections.inc();
-        Self {
-            metrics,
-            _permit: permit,
-        }
+    fn new(open: Gauge, permit: OwnedSemaphorePermit) -> Self {
+        open.inc();
+        Self { open, _permit: permit }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.metrics.connections.dec();
+        self.open.dec();
     }
 }
 

@@ -149,23 +149,40 @@ pub async fn connect<S>(stream: S, host: &str, path: &str, deadline: Instant) ->
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    timeout_at(deadline, dial(stream, host, path))
+    timeout_at(deadline, dial(stream, host, path, None))
         .await
         .unwrap_or(Err(DialError::Timeout))
 }
 
-async fn dial<S>(mut stream: S, host: &str, path: &str) -> Result<Side<S>, DialError>
+/// The same, showing a bearer token: for a gateway in front of the browser.
+pub async fn connect_as<S>(
+    stream: S,
+    host: &str,
+    path: &str,
+    token: &str,
+    deadline: Instant,
+) -> Result<Side<S>, DialError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    timeout_at(deadline, dial(stream, host, path, Some(token)))
+        .await
+        .unwrap_or(Err(DialError::Timeout))
+}
+
+async fn dial<S>(mut stream: S, host: &str, path: &str, token: Option<&str>) -> Result<Side<S>, DialError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let legal = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if !legal(host) || !legal(path) || !path.starts_with('/') {
+    if !legal(host) || !legal(path) || !path.starts_with('/') || !token.is_none_or(legal) {
         return Err(DialError::Target);
     }
+    let shown = token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
     let key = BASE64.encode(rand::random::<[u8; 16]>());
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n{shown}\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;

@@ -440,7 +440,10 @@ fn client_closed(close: Option<&CloseFrame>) -> RelayEnd {
 }
 
 fn connection_lost() -> CloseFrame {
-    CloseFrame::new(1011, "browser connection lost")
+    CloseFrame::new(
+        1011,
+        "browser_unreachable: the connection to the browser was lost; attach again if the session lives on",
+    )
 }
 
 /// What the browser's end is told; a worker in between may make use of it.

@@ -41,6 +41,13 @@ pub struct PoolBody {
     pub launching: u64,
     /// Live workers.
     pub workers: u64,
+    /// How many there should be, by what runs and waits: for whoever adds and removes machines.
+    #[serde(default)]
+    pub desired_workers: u64,
+    /// The live workers in the order in which they should go when there are too many: idle ones first.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub scale_down: Vec<WorkerId>,
     /// By operation: what runs, waits or has a limit.
     pub operations: Vec<OperationBody>,
     /// Who holds a slot, longest first; of a key that is not an admin's, its own sessions only.

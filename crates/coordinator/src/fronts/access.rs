@@ -26,9 +26,11 @@ pub enum Access {
     Client,
     /// Admin keys.
     Admin,
+    /// Workers, by their token.
+    Worker,
 }
 
-use Access::{Admin, Client, Public};
+use Access::{Admin, Client, Public, Worker};
 
 /// Every route. Spellings that are not in the OpenAPI document come last.
 pub const ROUTES: &[(&str, &str, Access)] = &[
@@ -65,6 +67,11 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("POST", "/v1/keys", Admin),
     ("PATCH", "/v1/keys/{id}", Admin),
     ("DELETE", "/v1/keys/{id}", Admin),
+    ("GET", "/v1/workers", Client),
+    ("GET", "/v1/workers/{id}", Client),
+    ("POST", "/v1/workers/{id}/drain", Admin),
+    ("DELETE", "/v1/workers/{id}", Admin),
+    ("GET", "/v1/events", Client),
     ("POST", "/debug/crash-worker", Client),
     ("POST", "/debug/hang-worker", Client),
     ("POST", "/debug/slow-worker", Client),
@@ -72,6 +79,11 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/livez", Public),
     ("GET", "/readyz", Public),
     ("GET", "/openapi.json", Public),
+    ("POST", "/internal/workers/register", Worker),
+    ("POST", "/internal/workers/heartbeat", Worker),
+    ("POST", "/internal/workers/deregister", Worker),
+    ("POST", "/internal/workers/ended", Worker),
+    ("POST", "/internal/workers/vacated", Worker),
     ("GET", "/json/version/", Client),
     ("GET", "/json", Client),
     ("GET", "/json/", Client),
@@ -114,6 +126,9 @@ pub(super) async fn admit(front: &Front, request: &mut Request) -> Result<(), Re
         (None, None) => None,
     };
     let caller = if access == Public {
+        Caller::Anyone
+    } else if access == Worker {
+        front.service.admit_worker(shown.as_deref())?;
         Caller::Anyone
     } else {
         front.service.identify(shown.as_deref()).await?
@@ -203,6 +218,27 @@ impl Service {
         }
     }
 
+    /// Workers show their token; where no workers from elsewhere are taken, the route is not there.
+    fn admit_worker(&self, shown: Option<&str>) -> Result<(), Refusal> {
+        let Some(token) = &self.config().worker_token else {
+            return Err(Refusal::new(
+                ErrorCode::RouteNotFound,
+                "this grid takes no workers from elsewhere; `wharf coordinator` does",
+            ));
+        };
+        match shown {
+            Some(shown) if token.matches(shown) => Ok(()),
+            Some(_) => Err(Refusal::new(
+                ErrorCode::Unauthorized,
+                "the worker token is not this grid's: both roles need the same WHARF_WORKER_TOKEN",
+            )),
+            None => Err(Refusal::new(
+                ErrorCode::Unauthorized,
+                "workers must show the worker token",
+            )),
+        }
+    }
+
     /// Whether a key must be shown. The first key closes an open grid, for good: revoking it must not open it again.
     async fn needs_key(&self) -> Result<bool, Refusal> {
         match self.config().keys {
@@ -266,6 +302,10 @@ mod tests {
         assert!(missing.is_empty(), "not in ROUTES: {missing:?}");
         // What is listed and not documented is another spelling of something that is.
         for (method, path) in listed.difference(&documented) {
+            // Between our own processes: no contract with anybody else.
+            if path.starts_with("/internal/") {
+                continue;
+            }
             let plain = if path == "/json" || path == "/json/" {
                 "/json/list"
             } else {

@@ -63,7 +63,7 @@ pub struct Target {
     responses((status = 200, description = "As Chromium answers it", body = Version))
 )]
 pub async fn version(State(front): State<Front>, base: BaseUrl) -> Json<Version> {
-    let driven = front.service.inner().link.driven();
+    let driven = front.service.inner().link.driven().await;
     Json(Version {
         browser: driven.product,
         protocol_version: driven.protocol_version,
@@ -81,9 +81,15 @@ pub async fn version(State(front): State<Front>, base: BaseUrl) -> Json<Version>
 )]
 pub async fn list(State(front): State<Front>, base: BaseUrl, caller: Caller) -> Json<Vec<Target>> {
     let mut targets = Vec::new();
-    for session in front.service.live_ids_of(caller).into_iter().take(LISTED) {
+    for (session, seat) in front.service.live_seats_of(caller).into_iter().take(LISTED) {
         // A session that ends meanwhile has no pages.
-        let pages = front.service.inner().link.pages(session).await.unwrap_or_default();
+        let pages = front
+            .service
+            .inner()
+            .link
+            .pages(session, seat)
+            .await
+            .unwrap_or_default();
         targets.extend(pages.into_iter().map(|page| target(&base, &session.to_string(), page)));
     }
     Json(targets)
@@ -137,11 +143,14 @@ pub async fn new(
         })
         .await?;
     let session = handover.record.id;
+    let Some(seat) = handover.record.state.seat() else {
+        return Err(Refusal::new(ErrorCode::Internal, "an active session has no slot").about(session));
+    };
     let page = front
         .service
         .inner()
         .link
-        .open_page(session, &url)
+        .open_page(session, seat, &url)
         .await
         .map_err(|error| unreachable(&error))?;
     handover.delivered();

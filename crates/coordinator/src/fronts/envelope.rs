@@ -17,7 +17,7 @@ use wharf_core::{ErrorCode, RequestId};
 use wharf_wire::rest::{ErrorBody, ErrorDetail};
 
 use super::{Front, access, locks};
-use crate::{CoordinatorConfig, Refusal, metrics::CodeLabel, server::Peer};
+use crate::{CoordinatorConfig, KeyRule, Refusal, metrics::CodeLabel, server::Peer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
@@ -75,7 +75,8 @@ pub(super) async fn wrap(State(front): State<Front>, mut request: Request, next:
 }
 
 /// A name that somebody else's DNS points at us makes their pages "same origin" (DNS rebinding), so a name must be one
-/// that we know. Addresses cannot be rebound. Proxies that are trusted vouch for their own.
+/// that we know. Addresses cannot be rebound. Proxies that are trusted vouch for their own. Where everybody must show a
+/// key, a page of theirs has none and gains nothing.
 fn foreign_host(config: &CoordinatorConfig, request: &Request) -> Option<Refusal> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
@@ -100,7 +101,9 @@ fn foreign_host(config: &CoordinatorConfig, request: &Request) -> Option<Refusal
             .next()
             .is_some_and(|own| own.eq_ignore_ascii_case(&bare))
     });
-    let is_known = bare.parse::<std::net::IpAddr>().is_ok()
+    let is_known = config.keys == KeyRule::Always
+        || request.uri().path().starts_with("/internal/")
+        || bare.parse::<std::net::IpAddr>().is_ok()
         || bare == "localhost"
         || bare.ends_with(".localhost")
         || is_external

@@ -116,7 +116,11 @@ async fn inject(
         return Err(Refusal::ended(record.id, reason, record.detail.as_deref()));
     }
     tracing::warn!(session = %record.id, ?fault, "fault injected");
-    match front.service.inner().link.disturb(record.id, fault).await {
+    let Some(seat) = record.state.seat() else {
+        let message = format!("the session {} has no browser yet", record.id);
+        return Err(Refusal::new(ErrorCode::SessionNotActive, message).about(record.id));
+    };
+    match front.service.inner().link.disturb(record.id, seat, fault).await {
         Ok(()) => Ok(StatusCode::OK),
         Err(error @ LinkError::NotHeld) => {
             Err(Refusal::new(ErrorCode::SessionNotActive, error.to_string()).about(record.id))

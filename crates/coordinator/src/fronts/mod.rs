@@ -6,8 +6,10 @@
 //! - [`cdp`] serves the WebSockets at `/`, `/chromium`, `/devtools/browser/…`, `/devtools/page/…`.
 //! - [`discovery`] serves `/json/…`.
 //! - [`pool`] serves `/v1/pool` and `/v1/queue`; [`locks`] `/v1/locks`; [`keys`] `/v1/keys`.
+//! - [`events`] serves `/v1/events`; [`workers`] `/v1/workers`.
 //! - [`faults`] serves `/debug/…`, where it is allowed.
 //! - [`ops`] serves `/metrics`, `/livez`, `/readyz`, `/openapi.json`.
+//! - `internal` serves `/internal/workers/…`, where workers elsewhere report.
 //! - `envelope`: what is common to all: request ids, log lines, error bodies, the Origin rule.
 //! - `address`: what the client calls us, behind proxies too.
 //! - `body`: reading JSON bodies with limits; `sent`: answers that know whether they were sent.
@@ -18,7 +20,9 @@ mod body;
 pub mod cdp;
 pub mod discovery;
 mod envelope;
+pub mod events;
 pub mod faults;
+mod internal;
 pub mod keys;
 pub mod locks;
 pub mod ops;
@@ -26,6 +30,7 @@ pub mod pool;
 pub mod seed;
 mod sent;
 pub mod sessions;
+pub mod workers;
 
 use std::sync::Arc;
 
@@ -44,6 +49,7 @@ pub struct Front {
     pub(crate) service: Service,
     pub(crate) registry: Arc<Mutex<Registry>>,
     pub(crate) openapi: Arc<String>,
+    pub(crate) streams: Arc<events::Streams>,
 }
 
 #[derive(OpenApi)]
@@ -60,9 +66,12 @@ pub struct Front {
         (name = "pool", description = "What runs and waits, limits, forced release"),
         (name = "locks", description = "Exclusive locks that keep work out"),
         (name = "keys", description = "API keys"),
+        (name = "workers", description = "Who offers slots; draining and forgetting them"),
+        (name = "events", description = "What happens, as a stream that can be resumed"),
         (name = "faults", description = "Fault injection, where the operator allows it"),
         (name = "operations", description = "Health, metrics and this document")
-    )
+    ),
+    components(schemas(wharf_wire::events::EventBody, wharf_wire::events::StreamNote))
 )]
 struct Document;
 
@@ -182,6 +191,10 @@ fn described() -> OpenApiRouter<Front> {
         .routes(routes!(locks::force_unlock))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::change, keys::revoke))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::get, workers::remove))
+        .routes(routes!(workers::drain))
+        .routes(routes!(events::follow))
         .routes(routes!(faults::crash))
         .routes(routes!(faults::hang))
         .routes(routes!(faults::slow))
@@ -197,6 +210,7 @@ pub fn router(service: Service, registry: Arc<Mutex<Registry>>) -> Router {
         service,
         registry,
         openapi: Arc::new(openapi()),
+        streams: Arc::new(events::Streams::new()),
     };
     let (routes, _) = described().split_for_parts();
     routes
@@ -207,6 +221,7 @@ pub fn router(service: Service, registry: Arc<Mutex<Registry>>) -> Router {
         .route("/json/list/", axum::routing::get(discovery::list))
         .route("/json/protocol/", axum::routing::get(discovery::protocol))
         .route("/chromium/", axum::routing::get(cdp::chromium))
+        .merge(internal::routes())
         .fallback(envelope::no_route)
         .method_not_allowed_fallback(envelope::no_method)
         .layer(middleware::from_fn_with_state(front.clone(), envelope::wrap))

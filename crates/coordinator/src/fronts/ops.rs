@@ -1,5 +1,7 @@
 //! `/metrics`, `/livez`, `/readyz`, `/openapi.json`: for operators and their machines.
 
+use std::time::Duration;
+
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
@@ -9,6 +11,9 @@ use wharf_core::Phase;
 
 use super::Front;
 use crate::Refusal;
+
+/// Below the limit of the probes in `deploy/` (3 s).
+const READY_WITHIN: Duration = Duration::from_secs(2);
 
 /// Prometheus text.
 #[utoipa::path(
@@ -28,6 +33,9 @@ pub async fn metrics(State(front): State<Front>) -> Result<Response, Refusal> {
         set(&inner.metrics.slots, stats.slots);
         set(&inner.metrics.slots_busy, stats.busy);
         set(&inner.metrics.workers, stats.workers);
+    }
+    if let Err(error) = front.service.measure_scaling().await {
+        tracing::debug!(%error, "could not tell how many workers there should be");
     }
     let orphans = inner.link.orphans().await;
     inner.metrics.orphans.set(i64::try_from(orphans).unwrap_or(i64::MAX));
@@ -54,8 +62,14 @@ pub async fn readyz(State(front): State<Front>) -> Response {
     if phase != Phase::Ready {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", phase.as_str())).into_response();
     }
-    match front.service.inner().store.stats().await {
-        Ok(stats) if stats.slots > 0 => "ready\n".into_response(),
+    // Probes have limits of their own, and a probe that got no answer knows less than one that was told why.
+    let Ok(stats) = tokio::time::timeout(READY_WITHIN, front.service.inner().store.stats()).await else {
+        let text = format!("the store did not answer within {READY_WITHIN:?}\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    match stats {
+        // Workers of a fleet come through us: we must be ready before them.
+        Ok(stats) if stats.slots > 0 || front.service.config().worker_token.is_some() => "ready\n".into_response(),
         Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "no worker\n").into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }

@@ -213,6 +213,7 @@ async fn describe(service: &Service, pool: &PoolName, caller: Caller) -> Result<
     let view = service.pool(pool, caller.sees_only()).await?;
     let now = service.inner().store.now().await?;
     let report = view.report;
+    let scaling = service.scaling(pool, &report, &view.locks).await?;
     let effective_max = report.limit.map_or(report.slots, |limit| limit.min(report.slots));
     let is_locked = view.locks.iter().any(|view| view.lock.cover.operations.is_empty());
     let available = match is_locked {
@@ -232,6 +233,8 @@ async fn describe(service: &Service, pool: &PoolName, caller: Caller) -> Result<
         warm: report.warm,
         launching: report.launching,
         workers: report.workers,
+        desired_workers: scaling.desired_workers,
+        scale_down: scaling.scale_down,
         operations: report.operations.into_iter().map(operation).collect(),
         holders: view.holders.iter().map(|record| holder(record, now)).collect(),
         locks: view

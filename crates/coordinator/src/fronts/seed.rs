@@ -83,8 +83,8 @@ pub async fn get(
     if let SessionState::Ended(reason) = record.state {
         return Err(Refusal::ended(record.id, reason, record.detail.as_deref()));
     }
-    if record.spec.browser == BrowserKind::Command && matches!(record.state, SessionState::Active(_)) {
-        let answer = front.service.look(id).await?;
+    if let (BrowserKind::Command, SessionState::Active(seat)) = (record.spec.browser, record.state) {
+        let answer = front.service.look(id, seat).await?;
         return Ok(Json(under_our_id(answer, id)).into_response());
     }
     front.service.touch(id).await?;

@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::oneshot,
+};
 use wharf_core::{EndReason, ErrorCode, SessionId, SessionState};
 use wharf_relay::{RelayEnd, Side, Which, relay};
 
-use super::{Service, live::LiveSession};
+use super::{Service, live::LiveSession, watched::Watched};
 use crate::{BrowserIo, Caller, DialTarget, LinkError, Refusal};
 
 /// What the last client's leaving means for the session.
@@ -48,7 +51,8 @@ impl Service {
             return Err(Refusal::unknown(session));
         }
         self.check_is_driven(live.browser, Some(session))?;
-        let dial = self.inner().link.dial(session, target);
+        let seat = live.seat.ok_or_else(|| Refusal::unknown(session))?;
+        let dial = self.inner().link.dial(session, seat, target);
         let dialled = tokio::time::timeout(self.config().dial_limit, dial).await;
         let browser = match dialled {
             Ok(Ok(browser)) => browser,
@@ -105,9 +109,33 @@ impl Service {
         self.inner().tasks.spawn(async move {
             let grace = service.config().relay.reason_grace;
             if tokio::time::timeout(grace, live.ending()).await.is_err() {
+                let reason = service.who_is_gone(&live, reason).await;
                 service.end_later(live.id, reason);
             }
         });
+    }
+
+    /// Asks, the moment a browser's socket breaks, whether its worker is there; one that is not takes its sessions with it.
+    fn ask_when_broken(&self, live: &Arc<LiveSession>, broke: oneshot::Receiver<()>) {
+        let Some(seat) = live.seat.filter(|_| self.config().worker_token.is_some()) else {
+            // The worker is this process.
+            return;
+        };
+        let (service, session) = (self.clone(), live.id);
+        self.inner().tasks.spawn(async move {
+            if broke.await.is_ok() && !service.inner().link.is_there(seat.worker).await {
+                tracing::warn!(%session, worker = %seat.worker, "its worker does not answer");
+                service.end_later(session, EndReason::WorkerLost);
+            }
+        });
+    }
+
+    /// A socket that broke says that the browser is gone; whether its whole worker is, the worker's silence says.
+    async fn who_is_gone(&self, live: &LiveSession, reason: EndReason) -> EndReason {
+        match live.seat {
+            Some(seat) if !self.inner().link.is_there(seat.worker).await => EndReason::WorkerLost,
+            _ => reason,
+        }
     }
 
     /// A browser that cannot be dialled is usually one that has just ended: then the true reason is the answer.
@@ -131,6 +159,12 @@ impl Attachment {
     /// Relays until either side ends.
     pub async fn relay<C: AsyncRead + AsyncWrite + Unpin>(mut self, client: Side<C>) {
         let Some(browser) = self.browser.take() else { return };
+        let (io, broke) = Watched::new(browser.io);
+        let browser = Side {
+            io,
+            leftover: browser.leftover,
+        };
+        self.service.ask_when_broken(&self.live, broke);
         let (config, activity) = (self.service.config().relay, self.live.activity.clone());
         let end = relay(client, browser, config, activity, self.live.ending()).await;
         tracing::debug!(session = %self.live.id, ?end, "client detached");
@@ -147,7 +181,12 @@ impl Drop for Attachment {
             OnLeave::End => true,
             OnLeave::AsMade => was_last && !self.live.keep_alive,
         };
-        let Some(reason) = meaning(self.end.as_ref()).filter(|_| ends_with_it) else {
+        let reason = match self.live.is_sent_away() {
+            // Nobody else knows a session that was made by connecting.
+            true => Some(EndReason::ClientDisconnected).filter(|_| self.on_leave == OnLeave::End),
+            false => meaning(self.end.as_ref()).filter(|_| ends_with_it),
+        };
+        let Some(reason) = reason else {
             return;
         };
         match self.end {

@@ -58,7 +58,20 @@ async fn changes(service: Service) {
                 Ok(Change::Placed(placement)) => {
                     service.inner().waiters.tell(placement.session, News::Placed(placement.seat));
                 }
-                Ok(Change::Ended(ended)) => service.on_ended(ended),
+                Ok(Change::Ended(ended)) => {
+                    service.inner().metrics.ended(ended.reason);
+                    service.on_ended(ended);
+                    service.close_browser(ended);
+                }
+                // Counted and closed by the coordinator whose step it was.
+                Ok(Change::EndedElsewhere(ended)) => service.on_ended(ended),
+                Ok(Change::Noted(number)) => {
+                    service.inner().events.send_replace(number);
+                }
+                Ok(Change::Missed) => {
+                    tracing::warn!("missed changes of the store; looking for myself");
+                    resync(&service).await;
+                }
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(missed, "missed changes of the store; looking for myself");
                     resync(&service).await;
@@ -103,7 +116,9 @@ async fn resync(service: &Service) {
                 worker,
                 epoch: record.epoch,
             });
-            service.on_ended(EndedSession { session, reason, seat });
+            let ended = EndedSession { session, reason, seat };
+            service.on_ended(ended);
+            service.close_browser(ended);
         }
     }
 }
@@ -145,10 +160,9 @@ async fn tickets(service: Service) {
 // === impl Service ===
 
 impl Service {
-    /// A session ended, by whomever: its clients and waiters learn it, its browser goes, its slot is freed.
+    /// A session ended, by whomever: its clients and waiters here learn it.
     fn on_ended(&self, ended: EndedSession) {
-        let EndedSession { session, reason, seat } = ended;
-        self.inner().metrics.ended(reason);
+        let EndedSession { session, reason, .. } = ended;
         self.inner().waiters.tell(session, News::Ended(reason));
         let ran = self.inner().live.end(session, reason).map(|live| {
             self.count_bytes(&live);
@@ -157,6 +171,12 @@ impl Service {
             live.age()
         });
         tracing::info!(%session, %reason, ?ran, "session ended");
+    }
+
+    /// The browser of a session that ended goes, and its slot is freed. Said by the process whose step ended it; should it
+    /// be cut off before, the worker's next report is told.
+    fn close_browser(&self, ended: EndedSession) {
+        let EndedSession { session, seat, .. } = ended;
         let Some(seat) = seat else { return };
         let service = self.clone();
         self.inner().tasks.spawn(async move {

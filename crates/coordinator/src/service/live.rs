@@ -14,22 +14,36 @@ use std::{
 
 use parking_lot::RwLock;
 use tokio::{sync::watch, time::Instant};
-use wharf_core::{BrowserKind, EndReason, KeyId, SessionId};
+use wharf_core::{BrowserKind, EndReason, KeyId, Seat, SessionId};
 use wharf_relay::{Activity, CloseFrame};
 use wharf_store::{SessionRecord, Touch};
+
+/// RFC 6455 §7.4.1.
+const GOING_AWAY: u16 = 1001;
 
 pub(crate) struct LiveSession {
     pub id: SessionId,
     pub keep_alive: bool,
     pub browser: BrowserKind,
     pub owner: Option<KeyId>,
+    /// Where its browser is; none for a record that has no slot, which nobody can attach to.
+    pub seat: Option<Seat>,
     pub activity: Arc<Activity>,
     since: Instant,
-    ended: watch::Sender<Option<EndReason>>,
+    ended: watch::Sender<Option<Ending>>,
     attached: AtomicUsize,
     was_attached: AtomicBool,
     told_mark: AtomicU64,
     counted: [AtomicU64; 2],
+}
+
+/// What attached clients are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The session is over.
+    Ended(EndReason),
+    /// Only this coordinator goes; the session lives on.
+    SentAway,
 }
 
 #[derive(Default)]
@@ -53,7 +67,7 @@ impl Live {
     /// Removes a session and tells its clients why it ended.
     pub fn end(&self, session: SessionId, reason: EndReason) -> Option<Arc<LiveSession>> {
         let live = self.0.write().remove(&session)?;
-        live.ended.send_replace(Some(reason));
+        live.ended.send_replace(Some(Ending::Ended(reason)));
         Some(live)
     }
 
@@ -84,6 +98,7 @@ impl LiveSession {
             keep_alive: record.spec.keep_alive,
             browser: record.spec.browser,
             owner: record.owner,
+            seat: record.state.seat(),
             activity: Arc::new(Activity::new()),
             since: Instant::now(),
             ended: watch::channel(None).0,
@@ -113,13 +128,41 @@ impl LiveSession {
     pub fn ending(&self) -> impl Future<Output = CloseFrame> + Send + use<> {
         let mut ended = self.ended.subscribe();
         async move {
-            let reason = match ended.wait_for(Option::is_some).await {
-                Ok(reason) => (*reason).unwrap_or(EndReason::Internal),
+            let ending = match ended.wait_for(Option::is_some).await {
+                Ok(ending) => (*ending).unwrap_or(Ending::Ended(EndReason::Internal)),
                 // The session was forgotten without an end: a bug, and the client must not hang for it.
-                Err(_) => EndReason::Internal,
+                Err(_) => Ending::Ended(EndReason::Internal),
             };
-            close_frame(reason)
+            match ending {
+                Ending::Ended(reason) => close_frame(reason),
+                Ending::SentAway => CloseFrame {
+                    code: GOING_AWAY,
+                    reason: "coordinator_drained: this coordinator is going; the session lives on, attach again"
+                        .to_owned(),
+                },
+            }
         }
+    }
+
+    /// Sends its clients away, if it has not ended.
+    pub fn send_away(&self) {
+        self.ended.send_if_modified(|ending| {
+            let is_news = ending.is_none();
+            if is_news {
+                *ending = Some(Ending::SentAway);
+            }
+            is_news
+        });
+    }
+
+    /// Whether its clients were sent away, the session living on.
+    pub fn is_sent_away(&self) -> bool {
+        *self.ended.borrow() == Some(Ending::SentAway)
+    }
+
+    /// How many clients are attached here.
+    pub fn attached(&self) -> usize {
+        self.attached.load(Ordering::Acquire)
     }
 
     /// What the store does not know yet.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use wharf_core::{BrowserKind, EndReason, ErrorCode, SessionId};
+use wharf_core::{BrowserKind, EndReason, ErrorCode, Seat, SessionId};
 
 use super::Service;
 use crate::{LinkError, Refusal};
@@ -18,10 +18,15 @@ const SUPERVISOR_SPEAKS: Duration = Duration::from_millis(250);
 
 impl Service {
     /// What the program of an active session says of it. Keeps the session alive.
-    pub async fn look(&self, session: SessionId) -> Result<serde_json::Value, Refusal> {
+    pub async fn look(&self, session: SessionId, seat: Seat) -> Result<serde_json::Value, Refusal> {
         // Before the call: it is the client that is active, and a slow answer must not cost it the session.
         self.touch(session).await?;
-        match self.inner().link.look(session, self.config().forward_timeout).await {
+        match self
+            .inner()
+            .link
+            .look(session, seat, self.config().forward_timeout)
+            .await
+        {
             Ok(answer) => Ok(answer),
             Err(error @ LinkError::Unreachable(_)) => {
                 Err(Refusal::new(ErrorCode::WorkerUnreachable, error.to_string()).about(session))

@@ -3,10 +3,12 @@
 //! - `open`: admission, queue, lease, activation; cancel-safe at every await.
 //! - `waiters`: who waits for a placement, and how they learn of it.
 //! - `live`: the sessions this coordinator relays or created, and how their clients are told of the end.
-//! - `attach`: connecting a client's socket to a session's browser.
+//! - `attach`: connecting a client's socket to a session's browser; `watched`: noticing at once that it broke.
 //! - `look`: looking at a session through its program.
 //! - `locks`: exclusive locks on their way to their holders.
 //! - `pool`: the operator's view: what runs and waits, limits, forced release.
+//! - `scale`: how many workers a pool should have.
+//! - `workers`: the workers, as operators see and drive them.
 //! - `background`: the loops: changes, sweep, touch, ticket renewal.
 
 mod attach;
@@ -16,16 +18,19 @@ mod locks;
 mod look;
 mod open;
 mod pool;
+mod scale;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod waiters;
+mod watched;
+mod workers;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use wharf_core::{EndReason, ErrorCode, KeyId, Phase, SessionId, SessionState, queue};
+use wharf_core::{EndReason, ErrorCode, KeyId, Phase, Seat, SessionId, SessionState, queue};
 use wharf_store::{Ended, SessionRecord, Store};
 
 use crate::{Caller, CoordinatorConfig, CoordinatorMetrics, Refusal, WorkerLink};
@@ -34,7 +39,9 @@ use live::Live;
 pub use locks::TakenLock;
 pub use open::{Ask, Handover};
 pub use pool::PoolView;
+pub use scale::Scaling;
 use waiters::Waiters;
+pub use workers::Removal;
 
 /// The parts a coordinator is built from.
 pub struct ServiceParts {
@@ -64,6 +71,8 @@ pub(crate) struct Inner {
     pub stop: CancellationToken,
     waiters: Waiters,
     live: Live,
+    /// The number of the newest event known here.
+    pub events: watch::Sender<u64>,
     /// Whether a key was ever made, and when that was last looked up.
     pub keys_made: Mutex<Option<(bool, Instant)>>,
     /// When the use of a key was last told to the store.
@@ -90,6 +99,7 @@ impl Service {
             stop: CancellationToken::new(),
             waiters: Waiters::default(),
             live: Live::default(),
+            events: watch::Sender::new(0),
             keys_made: Mutex::new(None),
             keys_used: Mutex::default(),
             mean_hold: Mutex::new(FIRST_HOLD),
@@ -117,13 +127,23 @@ impl Service {
         self.0.live.len()
     }
 
-    /// The ids of those that the caller may see.
-    pub fn live_ids_of(&self, caller: Caller) -> Vec<SessionId> {
+    /// Clients that are attached through this coordinator.
+    pub fn attached(&self) -> usize {
+        self.0.live.all().iter().map(|live| live.attached()).sum()
+    }
+
+    /// Sends all attached clients away; their sessions live on, unless they live by their connection.
+    pub fn send_away(&self) {
+        self.0.live.all().iter().for_each(|live| live.send_away());
+    }
+
+    /// Those that the caller may see, and where their browsers are.
+    pub fn live_seats_of(&self, caller: Caller) -> Vec<(SessionId, Seat)> {
         let only = caller.sees_only();
         let live = self.0.live.all();
         live.iter()
             .filter(|live| only.is_none_or(|own| live.owner == Some(own)))
-            .map(|live| live.id)
+            .filter_map(|live| Some((live.id, live.seat?)))
             .collect()
     }
 
@@ -173,6 +193,18 @@ impl Service {
                 && refusal.code != ErrorCode::SessionNotFound
             {
                 tracing::warn!(%session, %reason, message = refusal.message, "could not end the session; the sweep will");
+            }
+        });
+    }
+
+    /// A client that came with an idempotency key has left: the session goes, unless it has passed to another coordinator,
+    /// where the same client asks again.
+    pub(crate) fn cancel_if_ours(&self, session: SessionId) {
+        let service = self.clone();
+        self.0.tasks.spawn(async move {
+            match service.0.store.session(session).await {
+                Ok(Some(record)) if record.coordinator != service.config().id => {}
+                _ => service.end_later(session, EndReason::Cancelled),
             }
         });
     }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
-use wharf_core::{EndReason, ErrorCode, KeyId, Phase, SessionId, SessionSpec, SessionState, queue};
+use wharf_core::{EndReason, Epoch, ErrorCode, KeyId, Phase, SessionId, SessionSpec, SessionState, queue};
 use wharf_store::{PlacementFailure, Replaced, SessionRecord, Submission, Submitted};
 
 use super::{Service, waiters::News};
@@ -43,6 +43,8 @@ pub(crate) struct Attempt {
     news: watch::Receiver<News>,
     opened_at: Instant,
     queue_timeout: Duration,
+    /// Whether somebody else may come to wait for the session, too.
+    is_keyed: bool,
     is_armed: bool,
 }
 
@@ -104,7 +106,7 @@ impl Service {
         if !self.phase().admits() {
             return Err(Refusal::draining());
         }
-        let attempt = Attempt::new(self, &ask.spec);
+        let attempt = Attempt::new(self, &ask.spec, ask.idempotency_key.is_some());
         let (pool, browser) = (ask.spec.pool.clone(), ask.spec.browser);
         let submission = Submission {
             session: attempt.session,
@@ -122,7 +124,7 @@ impl Service {
             }
             Submitted::Known(record) => {
                 attempt.settled();
-                Ok(Accepted::Known(record))
+                Ok(self.adopt(record))
             }
             Submitted::KeyReused(session) => {
                 attempt.settled();
@@ -156,6 +158,26 @@ impl Service {
                     ..Refusal::new(ErrorCode::QuotaReached, message)
                 })
             }
+        }
+    }
+
+    /// A session that an earlier request with the same key made. If it still waits and nobody waits for it here, it has
+    /// just passed to us: the coordinator it came by may be gone.
+    fn adopt(&self, record: Box<SessionRecord>) -> Accepted {
+        let is_ours = record.coordinator == self.config().id && self.inner().waiters.follow(record.id).is_none();
+        match record.state {
+            SessionState::Queued if is_ours => Accepted::New(Attempt::of(self, &record), Next::Wait(record)),
+            SessionState::Placed(seat) if is_ours => {
+                let attempt = Attempt::of(self, &record);
+                self.inner().waiters.tell(record.id, News::Placed(seat));
+                // To be taken up, as any placement that was told.
+                let waiting = SessionRecord {
+                    epoch: Epoch(seat.epoch.0.saturating_sub(1)),
+                    ..*record
+                };
+                Accepted::New(attempt, Next::Wait(Box::new(waiting)))
+            }
+            _ => Accepted::Known(record),
         }
     }
 
@@ -197,10 +219,19 @@ enum Accepted {
 // === impl Attempt ===
 
 impl Attempt {
-    fn new(service: &Service, spec: &SessionSpec) -> Self {
-        let session = SessionId::from_uuid(Uuid::now_v7());
+    fn new(service: &Service, spec: &SessionSpec, is_keyed: bool) -> Self {
+        Self::for_session(service, SessionId::from_uuid(Uuid::now_v7()), spec, is_keyed)
+    }
+
+    /// Of a session that has passed to us.
+    fn of(service: &Service, record: &SessionRecord) -> Self {
+        Self::for_session(service, record.id, &record.spec, true)
+    }
+
+    fn for_session(service: &Service, session: SessionId, spec: &SessionSpec, is_keyed: bool) -> Self {
         Self {
             service: service.clone(),
+            is_keyed,
             session,
             news: service.inner().waiters.join(session),
             opened_at: Instant::now(),
@@ -308,6 +339,7 @@ impl Attempt {
             session: self.session,
             epoch: record.epoch,
             cause: cause.clone(),
+            is_worker_absent: matches!(error, LinkError::Unreachable(_) | LinkError::Draining),
         };
         match self.service.inner().store.placement_failed(failure).await? {
             Replaced::Placed(record) => Ok(Err(Next::Start(record))),
@@ -393,8 +425,10 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.service.inner().waiters.leave(self.session);
-        if self.is_armed {
-            self.service.end_later(self.session, EndReason::Cancelled);
+        match (self.is_armed, self.is_keyed) {
+            (false, _) => {}
+            (true, false) => self.service.end_later(self.session, EndReason::Cancelled),
+            (true, true) => self.service.cancel_if_ours(self.session),
         }
     }
 }

@@ -36,7 +36,7 @@ use wharf_store_memory::MemoryStore;
 use super::{Ask, Service, ServiceParts};
 use crate::{
     BrowserIo, Caller, CoordinatorConfig, CoordinatorMetrics, DialTarget, Driven, LeaseWish, LinkError, PageInfo,
-    WorkerLink,
+    Refusal, WorkerLink,
 };
 
 struct TokioClock(tokio::time::Instant);
@@ -73,6 +73,8 @@ yielding! {
     register(registration: Registration) -> Registered;
     heartbeat(heartbeat: Heartbeat) -> HeartbeatReply;
     deregister(worker: WorkerId) -> Freed;
+    drain_worker(worker: WorkerId) -> Option<WorkerRecord>;
+    remove_worker(worker: WorkerId) -> Option<(WorkerRecord, Freed)>;
     workers(pool: Option<&PoolName>) -> Vec<WorkerRecord>;
     submit(submission: Submission) -> Submitted;
     claim(session: SessionId, epoch: Epoch) -> Option<SessionRecord>;
@@ -105,6 +107,7 @@ yielding! {
     sweep() -> Freed;
     stats() -> Stats;
     snapshot() -> Snapshot;
+    events(after: u64, limit: u32) -> EventPage;
     close() -> ();
 }
 
@@ -138,7 +141,7 @@ impl WorkerLink for FakeLink {
         })
     }
 
-    async fn look(&self, _: SessionId, _: Duration) -> Result<serde_json::Value, LinkError> {
+    async fn look(&self, _: SessionId, _: Seat, _: Duration) -> Result<serde_json::Value, LinkError> {
         yield_now().await;
         self.answer.lock().clone().unwrap_or(Err(LinkError::NotHeld))
     }
@@ -153,17 +156,17 @@ impl WorkerLink for FakeLink {
         was_held
     }
 
-    async fn dial(&self, _: SessionId, _: DialTarget) -> Result<Side<Box<dyn BrowserIo>>, LinkError> {
+    async fn dial(&self, _: SessionId, _: Seat, _: DialTarget) -> Result<Side<Box<dyn BrowserIo>>, LinkError> {
         yield_now().await;
         let (ours, _theirs) = tokio::io::duplex(64);
         Ok(Side::new(Box::new(ours)))
     }
 
-    async fn pages(&self, _: SessionId) -> Result<Vec<PageInfo>, LinkError> {
+    async fn pages(&self, _: SessionId, _: Seat) -> Result<Vec<PageInfo>, LinkError> {
         Ok(Vec::new())
     }
 
-    async fn open_page(&self, _: SessionId, _: &str) -> Result<PageInfo, LinkError> {
+    async fn open_page(&self, _: SessionId, _: Seat, _: &str) -> Result<PageInfo, LinkError> {
         Err(LinkError::NotHeld)
     }
 
@@ -171,7 +174,7 @@ impl WorkerLink for FakeLink {
         Err(LinkError::NotHeld)
     }
 
-    fn driven(&self) -> Driven {
+    async fn driven(&self) -> Driven {
         Driven::default()
     }
 
@@ -179,22 +182,31 @@ impl WorkerLink for FakeLink {
         Ok(())
     }
 
-    async fn disturb(&self, _: SessionId, _: crate::Fault) -> Result<(), LinkError> {
+    async fn disturb(&self, _: SessionId, _: Seat, _: crate::Fault) -> Result<(), LinkError> {
         Ok(())
     }
+
+    async fn is_there(&self, _: WorkerId) -> bool {
+        true
+    }
+
+    async fn call_back(&self, _: WorkerId, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     async fn orphans(&self) -> u64 {
         0
     }
 }
 
-struct Rig {
-    service: Service,
-    store: Arc<dyn Store>,
+pub(crate) struct Rig {
+    pub(crate) service: Service,
+    pub(crate) store: Arc<dyn Store>,
     link: Arc<FakeLink>,
-    phase: watch::Sender<Phase>,
+    pub(crate) phase: watch::Sender<Phase>,
 }
 
-async fn rig(slots: u32, queue_limit: u64) -> Rig {
+pub(crate) async fn rig(slots: u32, queue_limit: u64) -> Rig {
     let clock = Arc::new(TokioClock(tokio::time::Instant::now()));
     let rules = StoreRules {
         liveness_ttl: Duration::from_secs(1_000_000),
@@ -237,7 +249,7 @@ async fn rig(slots: u32, queue_limit: u64) -> Rig {
     }
 }
 
-fn ask() -> Ask {
+pub(crate) fn ask() -> Ask {
     Ask {
         spec: SessionSpec::default(),
         owner: None,
@@ -246,6 +258,16 @@ fn ask() -> Ask {
 }
 
 impl Rig {
+    /// A look at a session wherever it runs.
+    async fn look(&self, session: SessionId) -> Result<serde_json::Value, Refusal> {
+        let record = self.service.session(session).await?;
+        let seat = Seat {
+            worker: record.worker.unwrap(),
+            epoch: record.epoch,
+        };
+        self.service.look(session, seat).await
+    }
+
     /// Waits until nobody holds or waits for anything, then checks the invariants.
     async fn is_empty(&self, when: &str) {
         for _ in 0..200 {

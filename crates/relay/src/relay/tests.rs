@@ -423,7 +423,7 @@ async fn silent_browser_is_dead_after_a_minute_and_the_reason_is_awaited() {
         let (end, close, seconds) = match reason {
             None => (
                 RelayEnd::BrowserSilent,
-                close_payload(1011, "browser connection lost"),
+                close_payload(1011, &connection_lost().reason),
                 64,
             ),
             Some(reason) => {
@@ -668,7 +668,7 @@ async fn browser_gone_without_reason_says_connection_lost() {
     rig.browser.shutdown().await.unwrap();
     assert_eq!(
         at_client(&mut rig).await,
-        close_payload(1011, "browser connection lost")
+        close_payload(1011, &connection_lost().reason)
     );
     assert_eq!(start.elapsed().as_secs(), 2);
     assert_eq!(rig.result().await, RelayEnd::BrowserGone);

@@ -32,7 +32,7 @@ async fn answer_of_the_program_reaches_the_hand_over_with_the_clients_data() {
     let handover = rig.service.open(program_session()).await.unwrap();
     assert_eq!(handover.answer, Some(json!({"id": "theirs", "data": {"job": 7}})));
     let session = handover.delivered().id;
-    assert_eq!(rig.service.look(session).await.unwrap()["id"], "theirs");
+    assert_eq!(rig.look(session).await.unwrap()["id"], "theirs");
     rig.service.end(session, EndReason::Released, None).await.unwrap();
     rig.is_empty("afterwards").await;
 }
@@ -43,7 +43,7 @@ async fn look_is_activity_and_without_it_the_session_is_idle() {
     let session = rig.service.open(program_session()).await.unwrap().delivered().id;
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_secs(40)).await;
-        rig.service.look(session).await.unwrap();
+        rig.look(session).await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(70)).await;
     let record = rig.service.session(session).await.unwrap();
@@ -67,7 +67,7 @@ async fn failed_look_ends_the_session_with_the_reason_that_fits_and_its_cause() 
         let rig = program_rig().await;
         let session = rig.service.open(program_session()).await.unwrap().delivered().id;
         *rig.link.answer.lock() = Some(Err(error.clone()));
-        let refusal = rig.service.look(session).await.unwrap_err();
+        let refusal = rig.look(session).await.unwrap_err();
         assert_eq!((refusal.code, refusal.reason), (ErrorCode::SessionEnded, Some(reason)));
         assert!(refusal.message.contains(&error.to_string()), "{}", refusal.message);
         rig.is_empty("lost").await;
@@ -84,7 +84,7 @@ async fn failed_look_gives_the_supervisor_the_first_word() {
         let detail = Some("signal 11: last words".to_owned());
         rig.store.end(session, EndReason::OutOfMemory, detail).await.unwrap();
     };
-    let (refusal, ()) = tokio::join!(rig.service.look(session), supervisor);
+    let (refusal, ()) = tokio::join!(rig.look(session), supervisor);
     let refusal = refusal.unwrap_err();
     assert_eq!(refusal.reason, Some(EndReason::OutOfMemory));
     assert!(refusal.message.contains("last words"), "{}", refusal.message);
@@ -96,7 +96,7 @@ async fn worker_that_cannot_be_reached_costs_an_answer_and_not_the_session() {
     let rig = program_rig().await;
     let session = rig.service.open(program_session()).await.unwrap().delivered().id;
     *rig.link.answer.lock() = Some(Err(LinkError::Unreachable("it is still starting".into())));
-    let refusal = rig.service.look(session).await.unwrap_err();
+    let refusal = rig.look(session).await.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::WorkerUnreachable);
     assert_eq!(rig.service.session(session).await.unwrap().reason(), None);
     rig.service.end(session, EndReason::Released, None).await.unwrap();
