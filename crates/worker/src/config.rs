@@ -31,4 +31,22 @@ pub struct WorkerConfig {
     pub heartbeat_interval: Duration,
     /// A browser above this many bytes of PSS is ended as out of memory.
     pub memory_limit: Option<u64>,
+    /// Where its gateway is, key included; empty for a worker in the coordinator's own process.
+    pub address: String,
+    /// When it asks to begin anew.
+    pub recycling: Recycling,
+    /// Without any coordinator for this long it ends its sessions: the grid has given it up, and nobody can reach them.
+    /// None in the coordinator's own process.
+    pub fence_after: Option<Duration>,
+}
+
+/// When a worker has served long enough. The grid says when it may go: one at a time in a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recycling {
+    /// After this many sessions.
+    pub sessions: Option<u64>,
+    /// After this long.
+    pub age: Option<Duration>,
+    /// When its own process, browsers apart, is larger than this many bytes.
+    pub memory: Option<u64>,
 }

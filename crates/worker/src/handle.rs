@@ -82,6 +82,8 @@ pub struct WorkerStatus {
     pub is_circuit_open: bool,
     /// Takes no more.
     pub is_draining: bool,
+    /// Sessions it has served since it began.
+    pub served: u64,
 }
 
 /// The browsers that sessions hold, readable without a message to the desk (attaching is the hot path).
@@ -112,6 +114,16 @@ pub struct WorkerHandle {
     pub(crate) changed: Arc<Notify>,
     pub(crate) counts: watch::Receiver<(usize, usize)>,
     pub(crate) tasks: TaskTracker,
+    pub(crate) order: watch::Receiver<Option<DrainOrder>>,
+}
+
+/// Why the grid wants a worker to drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// An operator said so: it is to leave.
+    ByOperator,
+    /// It has served long enough and asked for it: it is to leave and begin anew.
+    Recycling,
 }
 
 // === impl WorkerHandle ===
@@ -171,6 +183,17 @@ impl WorkerHandle {
         let (reply, answer) = oneshot::channel();
         self.requests.send(Request::Status(reply)).await.ok()?;
         answer.await.ok()
+    }
+
+    /// Resolves when the grid wants this worker to drain.
+    pub async fn told_to_drain(&self) -> DrainOrder {
+        let mut order = self.order.clone();
+        let told = order.wait_for(Option::is_some).await.map(|order| *order);
+        match told {
+            Ok(Some(order)) => order,
+            // The reports have ended: nobody will be told anything any more.
+            _ => std::future::pending().await,
+        }
     }
 
     /// No more leases; warm browsers go.

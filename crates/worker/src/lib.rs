@@ -6,7 +6,7 @@
 //! - [`handle`]: what a coordinator may ask of it.
 //! - `desk`: the actor that owns every browser and lease; decisions come from `wharf_core::warm` and `breaker`.
 //! - `supervisor`: one task per browser: exit, probes, memory, kill.
-//! - `heartbeat`: registration and reports, two-way reconciliation.
+//! - `heartbeat`: registration and reports, two-way reconciliation. `load`: how busy the host is.
 //! - [`metrics`]: its numbers.
 #![forbid(unsafe_code)]
 
@@ -14,17 +14,19 @@ pub mod config;
 mod desk;
 pub mod handle;
 mod heartbeat;
+mod load;
 pub mod metrics;
 mod supervisor;
 pub mod uplink;
 
-pub use config::WorkerConfig;
-pub use handle::{LeaseError, LeaseRequest, Leased, LookError, WorkerHandle, WorkerStatus};
+pub use config::{Recycling, WorkerConfig};
+pub use handle::{DrainOrder, LeaseError, LeaseRequest, Leased, LookError, WorkerHandle, WorkerStatus};
 pub use metrics::WorkerMetrics;
 pub use uplink::{Uplink, UplinkError};
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use wharf_core::Clock;
 use wharf_driver::Driver;
@@ -47,7 +49,8 @@ pub struct WorkerParts {
 pub async fn spawn(parts: WorkerParts) -> Result<WorkerHandle, UplinkError> {
     let tasks = TaskTracker::new();
     heartbeat::register(&parts).await?;
-    let handle = desk::spawn(&parts, &tasks);
-    heartbeat::spawn(&parts, &tasks, handle.clone());
+    let (order, ordered) = watch::channel(None);
+    let handle = desk::spawn(&parts, &tasks, ordered);
+    heartbeat::spawn(&parts, &tasks, handle.clone(), order);
     Ok(handle)
 }

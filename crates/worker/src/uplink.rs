@@ -9,8 +9,20 @@ use wharf_store::{Heartbeat, HeartbeatReply, Registration};
 
 /// Why the grid could not be told.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("could not reach the grid: {0}")]
-pub struct UplinkError(pub String);
+pub enum UplinkError {
+    /// No coordinator answers: the worker may be cut off, and the grid may have given it up.
+    #[error("could not reach the grid: {0}")]
+    Unreachable(String),
+    /// A coordinator answers, but not its store: nobody is given up meanwhile.
+    #[error("the grid cannot answer now: {0}")]
+    Unavailable(String),
+    /// The grid could not reach the worker at the address it advertises.
+    #[error("{0}")]
+    NotCalledBack(String),
+    /// The grid does not take this worker; trying again changes nothing.
+    #[error("the grid refuses this worker: {0}")]
+    Refused(String),
+}
 
 /// Towards the grid.
 #[async_trait]

@@ -155,6 +155,13 @@ impl Book {
         }
     }
 
+    /// Notes that a browser serves nobody any more.
+    pub fn unbind(&mut self, id: BrowserId) {
+        if let Some(lease) = self.browsers.get_mut(&id).and_then(|kept| kept.lease.take()) {
+            self.leases.remove(&lease);
+        }
+    }
+
     /// Takes the first waiter that a warm browser serves.
     pub fn next_plain(&mut self) -> Option<Waiting> {
         let at = self.waiting.iter().position(Waiting::is_plain)?;

@@ -21,7 +21,7 @@ use wharf_core::{BrowserId, breaker::Breaker, warm::Demand, warm::Shrink};
 use wharf_driver::{Browser, LaunchError};
 
 use crate::{
-    WorkerHandle, WorkerParts,
+    DrainOrder, WorkerHandle, WorkerParts,
     handle::{Held, Request},
     supervisor::Trouble,
 };
@@ -73,6 +73,8 @@ pub(crate) struct Desk {
     /// PSS of all browsers and of one, as last measured.
     memory: (u64, u64),
     is_pressed: bool,
+    /// Sessions that got a browser.
+    served: u64,
 }
 
 /// Requests that may wait for the desk; it answers in microseconds, so a full queue means trouble, not load.
@@ -84,7 +86,11 @@ const MEMORY_EACH: u64 = 200 << 20;
 /// A first guess of the launch time until one was measured.
 const LAUNCH_TIME: std::time::Duration = std::time::Duration::from_millis(200);
 
-pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker) -> WorkerHandle {
+pub(crate) fn spawn(
+    parts: &WorkerParts,
+    tasks: &TaskTracker,
+    order: watch::Receiver<Option<DrainOrder>>,
+) -> WorkerHandle {
     let (requests, inbox) = mpsc::channel(REQUESTS);
     let (events, reports) = mpsc::channel(EVENTS);
     let held = Held::default();
@@ -108,6 +114,7 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker) -> WorkerHandle {
         mode: Mode::Serving,
         memory: (0, MEMORY_EACH),
         is_pressed: false,
+        served: 0,
     };
     tasks.spawn(desk.run(inbox, reports));
     WorkerHandle {
@@ -117,6 +124,7 @@ pub(crate) fn spawn(parts: &WorkerParts, tasks: &TaskTracker) -> WorkerHandle {
         changed,
         counts: counted,
         tasks: tasks.clone(),
+        order,
     }
 }
 

@@ -69,7 +69,11 @@ impl Desk {
         tracing::warn!(browser = %id, cause, "a program did not take its session");
         self.metrics.leased("failed");
         self.breaker.crashed(self.clock.now());
-        let _ = reply.send(Err(LeaseError::LaunchFailed(cause)));
+        if reply.send(Err(LeaseError::LaunchFailed(cause))).is_ok() {
+            // The coordinator knows and gives the slot back itself, with the failure: a free slot that is told by us could
+            // overtake that, and would end the session instead of placing it again.
+            self.book.unbind(id);
+        }
         self.close(id, None);
     }
 

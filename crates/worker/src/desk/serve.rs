@@ -120,6 +120,7 @@ impl Desk {
         self.book.bind(id, lease);
         browser.promote();
         self.metrics.leased(how);
+        self.served += 1;
         self.answer(id, browser, waiting);
     }
 
@@ -506,6 +507,7 @@ impl Desk {
             closing: view.closing,
             is_circuit_open: self.breaker.is_open(),
             is_draining: !matches!(self.mode, Mode::Serving),
+            served: self.served,
         }
     }
 

@@ -168,6 +168,7 @@ impl Uplink for FakeGrid {
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<HeartbeatReply, UplinkError> {
         Ok(HeartbeatReply::Known {
+            drain: false,
             end: Vec::new(),
             freed: wharf_store::Freed::default(),
         })
@@ -228,6 +229,9 @@ async fn rig_with(
             tick: Duration::from_secs(10),
             heartbeat_interval: Duration::from_secs(3),
             memory_limit: None,
+            address: String::new(),
+            recycling: crate::Recycling::default(),
+            fence_after: None,
         },
         driver: driver.clone(),
         uplink: Arc::new(FakeGrid(tell)),
