@@ -6,12 +6,13 @@ use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
 
 use crate::{
     client,
-    config::{KEYS, Key, Origin, Problem, Sources},
+    config::{KEYS, Key, Origin, Problem, Role, Sources, shown},
 };
 
 /// What the person wants.
 pub enum Command {
-    Up(Sources),
+    /// A role of the grid.
+    Serve(Role, Sources),
     /// Its own problem with the sources, because it has its own exit code for it.
     Doctor(Result<Sources, Problem>, Format),
     ShowConfig(Sources, Format),
@@ -42,6 +43,15 @@ Examples:
 Then connect: puppeteer.connect({ browserWSEndpoint: 'ws://127.0.0.1:8080' }),
 chromium.connectOverCDP('http://127.0.0.1:8080'), or curl -X POST http://127.0.0.1:8080/v1/sessions.";
 
+const FLEET_EXAMPLES: &str = "\
+Examples (WHARF_WORKER_TOKEN is the same secret of at least 32 characters everywhere):
+  wharf coordinator --listen 0.0.0.0:8080 --store postgres://wharf@db/wharf
+  wharf coordinator --listen 0.0.0.0:8080 --store redis+cluster://r1:6379,r2:6379,r3:6379
+  wharf worker --coordinator http://10.0.0.2:8080 --gateway 0.0.0.0:8081 --max 8
+  wharf worker --coordinator http://10.0.0.2:8080 --coordinator http://10.0.0.3:8080 --pool gpu
+  wharf workers list                         who is there, how busy, in which state
+  wharf workers drain WORKER --wait 40s      let it finish and leave";
+
 const COMPLETIONS: &str = "\
 Examples:
   wharf completions bash > /etc/bash_completion.d/wharf
@@ -61,6 +71,12 @@ Exit code: 0 without problems (warnings are allowed), 1 with a problem, 2 for wr
 /// With the flags of every key.
 fn keyed(command: Clap) -> Clap {
     KEYS.iter().map(flag).fold(command.arg(config_file()), Clap::arg)
+}
+
+/// With the flags of a role's keys.
+fn role(command: Clap, role: Role) -> Clap {
+    let keys = KEYS.iter().filter(|key| key.is_for(role));
+    keys.map(flag).fold(command.arg(config_file()), Clap::arg)
 }
 
 /// With the flags that say which store is meant, for commands that work on it while no grid does.
@@ -94,6 +110,11 @@ fn flag(key: &Key) -> Arg {
         .help(format!("{}{default} [env: {}]", key.help, key.variable()))
         // A browser's or program's own argument begins with dashes itself.
         .allow_hyphen_values(["browser_arg", "command_args"].contains(&key.name));
+    let arg = match key.name {
+        // As DESIGN.md has it.
+        "worker_token" => arg.visible_alias("token"),
+        _ => arg,
+    };
     match key.is_switch {
         true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         false => arg,
@@ -118,8 +139,21 @@ fn command() -> Clap {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .after_help(EXAMPLES)
-        .subcommand(keyed(
+        .subcommand(role(
             Clap::new("up").about("Run a grid on this machine").after_help(EXAMPLES),
+            Role::Up,
+        ))
+        .subcommand(role(
+            Clap::new("coordinator")
+                .about("Run a front door of a fleet: API, queue, relay; any number on one shared store")
+                .after_help(FLEET_EXAMPLES),
+            Role::Coordinator,
+        ))
+        .subcommand(role(
+            Clap::new("worker")
+                .about("Run browsers for a fleet: registers with its coordinators and serves them")
+                .after_help(FLEET_EXAMPLES),
+            Role::Worker,
         ))
         .subcommand(keyed(doctor))
         .subcommand(
@@ -151,7 +185,9 @@ pub fn parse() -> Command {
         Err(problem) => Command::Problem(problem),
     };
     match matches.subcommand() {
-        Some(("up", up)) => with(up, &Command::Up),
+        Some(("up", up)) => with(up, &|sources| Command::Serve(Role::Up, sources)),
+        Some(("coordinator", role)) => with(role, &|sources| Command::Serve(Role::Coordinator, sources)),
+        Some(("worker", role)) => with(role, &|sources| Command::Serve(Role::Worker, sources)),
         Some(("doctor", doctor)) => Command::Doctor(sources(doctor), format(doctor)),
         Some(("config", config)) => match config.subcommand() {
             Some(("show", show)) => with(show, &|sources| Command::ShowConfig(sources, format(show))),
@@ -161,7 +197,9 @@ pub fn parse() -> Command {
             Some(shell) => Command::Completions(*shell),
             None => unreachable!("clap requires a shell"),
         },
-        Some(("sessions" | "pool" | "queue" | "lock" | "key" | "top", _)) => Command::Client(matches),
+        Some(("sessions" | "pool" | "queue" | "lock" | "key" | "workers" | "events" | "top", _)) => {
+            Command::Client(matches)
+        }
         Some(("guard", guard)) => {
             let run_dir = guard.get_one::<String>("run_dir").cloned().unwrap_or_default();
             Command::Guard(PathBuf::from(run_dir))
@@ -214,7 +252,7 @@ pub fn show_config(sources: &Sources, format: Format) -> ExitCode {
                 let value = if raw.texts.is_empty() {
                     "-".to_owned()
                 } else {
-                    raw.texts.join(", ")
+                    safe(key, &raw.texts).join(", ")
                 };
                 text.push_str(&format!("{:<22} {value:<28} {}\n", key.name, raw.origin));
             }
@@ -223,10 +261,11 @@ pub fn show_config(sources: &Sources, format: Format) -> ExitCode {
         Format::Json => {
             let values = KEYS.iter().map(|key| {
                 let raw = &raw[key.name];
+                let texts = safe(key, &raw.texts);
                 let value = if key.is_list {
-                    serde_json::json!(raw.texts)
+                    serde_json::json!(texts)
                 } else {
-                    serde_json::json!(raw.texts.first())
+                    serde_json::json!(texts.first())
                 };
                 let origin = match &raw.origin {
                     Origin::File(path, line) => format!("file {}:{line}", path.display()),
@@ -242,10 +281,21 @@ pub fn show_config(sources: &Sources, format: Format) -> ExitCode {
         }
     };
     let printed = print(&text);
-    match crate::config::Settings::load(sources) {
+    match crate::config::Settings::load(sources, Role::Up) {
         Ok(_) => printed,
         Err(problems) => crate::refuse(&problems),
     }
+}
+
+/// Values as they may be shown.
+fn safe(key: &Key, texts: &[String]) -> Vec<String> {
+    let one = |text: &String| match key.name {
+        _ if !key.is_secret() => text.clone(),
+        "store" => shown(text),
+        _ if text.is_empty() => String::new(),
+        _ => "(set)".to_owned(),
+    };
+    texts.iter().map(one).collect()
 }
 
 /// Prints the completions of a shell.

@@ -75,7 +75,7 @@ impl WorkerLink for LocalLink {
         }
     }
 
-    async fn look(&self, session: SessionId, limit: Duration) -> Result<serde_json::Value, LinkError> {
+    async fn look(&self, session: SessionId, _: Seat, limit: Duration) -> Result<serde_json::Value, LinkError> {
         self.worker()?.look(session, limit).await.map_err(|error| match error {
             LookError::NotHeld => LinkError::NotHeld,
             LookError::Failed(failed @ CallFailed::TimedOut { .. }) => LinkError::BrowserHung(failed.to_string()),
@@ -90,7 +90,12 @@ impl WorkerLink for LocalLink {
         }
     }
 
-    async fn dial(&self, session: SessionId, target: DialTarget) -> Result<Side<Box<dyn BrowserIo>>, LinkError> {
+    async fn dial(
+        &self,
+        session: SessionId,
+        _: Seat,
+        target: DialTarget,
+    ) -> Result<Side<Box<dyn BrowserIo>>, LinkError> {
         let browser = self.browser(session)?;
         let Endpoint { addr, path } = browser.endpoint();
         let path = match &target {
@@ -121,13 +126,13 @@ impl WorkerLink for LocalLink {
         })
     }
 
-    async fn pages(&self, session: SessionId) -> Result<Vec<PageInfo>, LinkError> {
+    async fn pages(&self, session: SessionId, _: Seat) -> Result<Vec<PageInfo>, LinkError> {
         let pages = self.browser(session)?.pages(CONTROL_LIMIT).await;
         let pages = pages.map_err(|error| LinkError::BrowserUnreachable(error.to_string()))?;
         Ok(pages.into_iter().map(page_info).collect())
     }
 
-    async fn open_page(&self, session: SessionId, url: &str) -> Result<PageInfo, LinkError> {
+    async fn open_page(&self, session: SessionId, _: Seat, url: &str) -> Result<PageInfo, LinkError> {
         let page = self.browser(session)?.open_page(url, CONTROL_LIMIT).await;
         page.map(page_info)
             .map_err(|error| LinkError::BrowserUnreachable(error.to_string()))
@@ -143,27 +148,15 @@ impl WorkerLink for LocalLink {
             .map_err(|error| LinkError::BrowserUnreachable(error.to_string()))
     }
 
-    fn driven(&self) -> Driven {
+    async fn driven(&self) -> Driven {
         self.driven.clone()
     }
 
     fn check_options(&self, options: &serde_json::Value) -> Result<(), String> {
-        let options: LaunchOptions = serde_json::from_value(options.clone()).map_err(|error| error.to_string())?;
-        let Some(allow_list) = &self.allow_list else {
-            return match options == LaunchOptions::default() {
-                true => Ok(()),
-                false => Err(
-                    "a program (driver `command`) takes no launch options; what it needs goes into `data`".to_owned(),
-                ),
-            };
-        };
-        options.validate(allow_list).map_err(|refused| {
-            let texts: Vec<_> = refused.iter().map(ToString::to_string).collect();
-            texts.join("; ")
-        })
+        check_options(self.allow_list.as_ref(), options)
     }
 
-    async fn disturb(&self, session: SessionId, fault: Fault) -> Result<(), LinkError> {
+    async fn disturb(&self, session: SessionId, _: Seat, fault: Fault) -> Result<(), LinkError> {
         let pid = self.browser(session)?.pid();
         let signal = |disturbance: Disturbance| {
             // A pass over /proc, off the runtime's threads.
@@ -185,6 +178,17 @@ impl WorkerLink for LocalLink {
         Ok(())
     }
 
+    /// It is this process.
+    async fn is_there(&self, _: WorkerId) -> bool {
+        true
+    }
+
+    async fn call_back(&self, worker: WorkerId, _: &str) -> Result<(), String> {
+        Err(format!(
+            "{worker}: this grid has its worker in its own process and takes no others"
+        ))
+    }
+
     async fn orphans(&self) -> u64 {
         let run_dir = self.run_dir.clone();
         // A pass over /proc, off the runtime's threads.
@@ -193,6 +197,23 @@ impl WorkerLink for LocalLink {
         });
         count.await.map_or(0, |count| count as u64)
     }
+}
+
+/// Whether these launch options are allowed; the text names each that is not.
+pub fn check_options(allow_list: Option<&AllowList>, options: &serde_json::Value) -> Result<(), String> {
+    let options: LaunchOptions = serde_json::from_value(options.clone()).map_err(|error| error.to_string())?;
+    let Some(allow_list) = allow_list else {
+        return match options == LaunchOptions::default() {
+            true => Ok(()),
+            false => {
+                Err("a program (driver `command`) takes no launch options; what it needs goes into `data`".to_owned())
+            }
+        };
+    };
+    options.validate(allow_list).map_err(|refused| {
+        let texts: Vec<_> = refused.iter().map(ToString::to_string).collect();
+        texts.join("; ")
+    })
 }
 
 /// A browser that is stopped for a while; goes on when this is dropped.
@@ -264,14 +285,14 @@ impl Uplink for LocalUplink {
             .register(registration)
             .await
             .map(drop)
-            .map_err(|error| UplinkError(error.to_string()))
+            .map_err(|error| UplinkError::Unavailable(error.to_string()))
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatReply, UplinkError> {
         self.store
             .heartbeat(heartbeat)
             .await
-            .map_err(|error| UplinkError(error.to_string()))
+            .map_err(|error| UplinkError::Unavailable(error.to_string()))
     }
 
     async fn deregister(&self, worker: WorkerId) -> Result<(), UplinkError> {
@@ -279,7 +300,7 @@ impl Uplink for LocalUplink {
             .deregister(worker)
             .await
             .map(drop)
-            .map_err(|error| UplinkError(error.to_string()))
+            .map_err(|error| UplinkError::Unavailable(error.to_string()))
     }
 
     async fn ended(&self, session: SessionId, epoch: Epoch, reason: EndReason, detail: Option<String>) {

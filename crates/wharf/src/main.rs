@@ -2,7 +2,8 @@
 //!
 //! - `cli`: the command line, made from the table of keys.
 //! - `config`: flag > environment > file > default.
-//! - `up`: `wharf up`: builds the roles, serves, drains, stops.
+//! - `up`, `coordinator`, `worker`: the roles: build, serve, drain, stop. `serving`: what they share; `host`: what it takes
+//!   to run browsers; `stores`: opening the store that a URL names.
 //! - `doctor`: `wharf doctor`: looks at this host and says how to mend it.
 //! - `drivers`: which driver runs the sessions.
 //! - `client`: the commands that call a grid: sessions, pool, queue, lock, key, top.
@@ -14,12 +15,17 @@ mod cli;
 mod client;
 mod clock;
 mod config;
+mod coordinator;
 mod doctor;
 mod drivers;
+mod host;
 mod local;
 mod logging;
 mod places;
+mod serving;
+mod stores;
 mod up;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -32,14 +38,14 @@ const EXIT_FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     match cli::parse() {
-        cli::Command::Up(sources) => match config::Settings::load(&sources) {
-            Ok(settings) => up::run(settings),
+        cli::Command::Serve(role, sources) => match config::Settings::load(&sources, role) {
+            Ok(settings) => serving::run(role, settings),
             Err(problems) => refuse(&problems),
         },
         cli::Command::Doctor(sources, format) => {
             let settings = sources
                 .map_err(|problem| vec![problem])
-                .and_then(|sources| config::Settings::load(&sources));
+                .and_then(|sources| config::Settings::load(&sources, config::Role::Up));
             match settings {
                 Ok(settings) => doctor::run(&settings, format),
                 Err(problems) => {

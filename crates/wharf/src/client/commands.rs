@@ -45,6 +45,24 @@ Examples:
 
 While no grid uses the store, these work on the store itself; otherwise through the grid, which may ask for an admin key
 (--token or WHARF_TOKEN).";
+const WORKERS: &str = "\
+Examples:
+  wharf workers                                   who offers slots, and how busy they are
+  wharf workers list --pool gpu --json
+  wharf workers drain wrk_0198…                   no more sessions; those it has may finish
+  wharf workers drain wrk_0198… --wait 40s        answers when it is empty (a preStop hook)
+  wharf workers remove wrk_0198…                  forget one that is drained, gone or lost
+  wharf workers remove wrk_0198… --force          whatever it holds; its sessions end as `worker_lost`
+
+`drain --wait` ends with 0 when the worker holds nothing any more, and with 1 when it still does.";
+const EVENTS: &str = "\
+Examples:
+  wharf events                                    what happens from now on, until Ctrl-C
+  wharf events --type session.ended,worker.       only these (beginnings of types)
+  wharf events --session ses_0198… --after 0      one session's life, from the oldest event kept
+  wharf events --after 1234 --json | jq .reason   for programs: one JSON object a line
+
+Cut off, it comes back by itself, and goes on after the last event it printed.";
 const TOP: &str = "\
 Examples:
   wharf top
@@ -95,6 +113,8 @@ pub fn commands() -> Vec<Clap> {
         calling(queue()),
         calling(lock()),
         crate::cli::with_store(calling(key())),
+        calling(workers()),
+        calling(events()),
         calling(top()),
     ]
 }
@@ -258,6 +278,55 @@ fn key() -> Clap {
                 .args([id(), operand("MAX", "How many, or `none`")]),
         )
         .subcommand(Clap::new("revoke").about("Revoke a key for ever").arg(id()))
+}
+
+fn workers() -> Clap {
+    let id = || operand("ID", "The worker, as `list` prints it");
+    Clap::new("workers")
+        .about("Who offers slots; draining and forgetting workers")
+        .after_help(WORKERS)
+        .subcommand(Clap::new("list").about("The workers, given-up ones too").arg(text(
+            "pool",
+            "NAME",
+            "Only this pool",
+        )))
+        .subcommand(
+            Clap::new("drain")
+                .about("No more sessions; those it has may finish")
+                .args([
+                    id(),
+                    text("wait", "SPAN", "Wait until it holds none, at most this long"),
+                ]),
+        )
+        .subcommand(
+            Clap::new("remove").about("Forget a worker").args([
+                id(),
+                Arg::new("force")
+                    .long("force")
+                    .action(ArgAction::SetTrue)
+                    .help("Although it serves or holds sessions; those end"),
+            ]),
+        )
+}
+
+fn events() -> Clap {
+    Clap::new("events")
+        .about("Follow what happens: sessions, workers, locks, the queue")
+        .after_help(EVENTS)
+        .args([
+            text(
+                "type",
+                "LIST",
+                "Only types that begin with one of these, separated by commas",
+            ),
+            text("session", "ID", "Only this session"),
+            text("pool", "NAME", "Only this pool"),
+            text(
+                "after",
+                "NUMBER",
+                "Begin after this event; 0 is the oldest kept [default: what comes]",
+            ),
+        ])
 }
 
 fn top() -> Clap {

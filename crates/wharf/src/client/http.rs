@@ -9,6 +9,9 @@ use serde_json::Value;
 /// Longer than a person waits for an answer that is not a wait in itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
+/// A stream says something every 15 s; after three times nothing the connection is dead.
+const SILENCE: Duration = Duration::from_secs(45);
+
 /// A grid, as its clients reach it.
 pub struct Grid {
     agent: ureq::Agent,
@@ -114,21 +117,55 @@ impl Grid {
                 CallError::Strange(format!("{} answered something that is not JSON: {error}", self.url))
             });
         }
-        let error = serde_json::from_str::<Value>(&text).unwrap_or_default();
+        Err(self.refusal(status, &text))
+    }
+
+    /// Opens a stream of events, after the one with this number. It has no end of its own.
+    pub fn stream(&self, path: &str, last_event_id: Option<&str>) -> Result<impl std::io::Read + use<>, CallError> {
+        let mut request = self
+            .agent
+            .get(format!("{}{path}", self.url))
+            .header("accept", "text/event-stream")
+            .config()
+            .timeout_connect(Some(ANSWER_LIMIT))
+            .timeout_recv_response(Some(ANSWER_LIMIT))
+            .timeout_per_read(Some(SILENCE))
+            .build();
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut response = request.call().map_err(|error| CallError::Unreachable {
+            url: self.url.clone(),
+            cause: error.to_string(),
+        })?;
+        let status = response.status().as_u16();
+        if status != 200 {
+            let text = response.body_mut().read_to_string().unwrap_or_default();
+            return Err(self.refusal(status, &text));
+        }
+        Ok(response.into_body().into_reader())
+    }
+
+    /// What an answer that is no success says.
+    fn refusal(&self, status: u16, text: &str) -> CallError {
+        let error = serde_json::from_str::<Value>(text).unwrap_or_default();
         let word = |name: &str| error["error"][name].as_str().unwrap_or_default().to_owned();
         if word("code").is_empty() {
             let start: String = text.chars().take(200).collect();
-            return Err(CallError::Strange(format!(
+            return CallError::Strange(format!(
                 "{} answered {status}, but not as a Wharf does: {start}",
                 self.url
-            )));
+            ));
         }
-        Err(CallError::Refused {
+        CallError::Refused {
             status,
             code: word("code"),
             message: word("message"),
             advice: word("advice"),
-        })
+        }
     }
 }
 

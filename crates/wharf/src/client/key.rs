@@ -1,7 +1,8 @@
 //! `wharf key`: make, list, limit and revoke keys, on the store itself or through the grid that uses it.
 //!
 //! Its own file because of the first key: a grid that listens beyond loopback asks for one before any exists, so keys
-//! can be made on the store while no grid uses it. The store's own lock decides which way; nobody has to say.
+//! can be made on the store while no grid uses it. The store's own lock decides which way; nobody has to say. A shared store
+//! (PostgreSQL, Redis) may be used at any time: its coordinators learn of the key as they learn of everything.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use clap::ArgMatches;
 use rand::RngExt;
 use serde_json::{Value, json};
 use uuid::Uuid;
-use wharf_core::{KeyId, KeyToken};
-use wharf_store::{KeyRecord, KeyRole, NewKey, Store as _};
+use wharf_core::{CoordinatorId, KeyId, KeyToken};
+use wharf_store::{KeyRecord, KeyRole, NewKey, Store, StoreError};
 use wharf_store_sqlite::{Durability, OpenError, SqliteStore};
 
 use super::{
@@ -23,6 +24,7 @@ use crate::{
     clock::SystemClock,
     config::{Settings, StoreUrl},
     places::Places,
+    stores::{self, Past},
 };
 
 const KEYS: &[Column] = &[
@@ -40,8 +42,14 @@ const KEYS: &[Column] = &[
 
 /// Who keeps the keys now.
 enum Keeper {
-    Store(SqliteStore),
+    Store(Opened),
     Grid(Grid),
+}
+
+/// A store and the runtime that its tasks live on.
+struct Opened {
+    store: Arc<dyn Store>,
+    runtime: tokio::runtime::Runtime,
 }
 
 pub(super) fn run(matches: &ArgMatches) -> Outcome {
@@ -95,9 +103,23 @@ fn keeper(matches: &ArgMatches) -> Result<Keeper, Failure> {
         Failure::Usage(texts.join("; "))
     };
     let sources = crate::cli::sources(inner).map_err(|problem| words(&[problem]))?;
-    let settings = Settings::load(&sources).map_err(|problems| words(&problems))?;
+    let settings = Settings::load_for_store(&sources).map_err(|problems| words(&problems))?;
     let local = |error: &dyn std::fmt::Display| Failure::Local(error.to_string());
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+    };
+    let runtime = runtime().map_err(|error| local(&error))?;
     let path = match &settings.store {
+        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => {
+            let places = Places::tell(&settings).map_err(|e| local(&format!("{e:#}")))?;
+            let nobody = CoordinatorId::from_uuid(Uuid::now_v7());
+            let store = runtime.block_on(stores::open(&settings, &places, nobody, Past::MayLive));
+            let store = store.map_err(|e| local(&format!("{e:#}")))?;
+            return Ok(Keeper::Store(Opened { store, runtime }));
+        }
         StoreUrl::Memory => return Ok(Keeper::Grid(grid_of(matches, &settings))),
         StoreUrl::Sqlite(Some(path)) => path.clone(),
         StoreUrl::Sqlite(None) => Places::tell(&settings)
@@ -106,7 +128,10 @@ fn keeper(matches: &ArgMatches) -> Result<Keeper, Failure> {
             .join("wharf.db"),
     };
     match SqliteStore::open(&path, Durability::default(), Arc::new(SystemClock), settings.rules) {
-        Ok(store) => Ok(Keeper::Store(store)),
+        Ok(store) => Ok(Keeper::Store(Opened {
+            store: Arc::new(store),
+            runtime,
+        })),
         Err(OpenError::InUse(_)) => Ok(Keeper::Grid(grid_of(matches, &settings))),
         Err(error) => Err(local(&error)),
     }
@@ -147,11 +172,7 @@ impl Keeper {
             },
             max_sessions,
         };
-        let record = wait(async {
-            let record = store.create_key(key).await?;
-            store.close().await?;
-            Ok(record)
-        })?;
+        let record = store.wait(store.store.create_key(key))?;
         let mut answer = shape(&record);
         answer["token"] = json!(token.reveal());
         Ok(answer)
@@ -161,7 +182,7 @@ impl Keeper {
         match self {
             Self::Grid(grid) => Ok(grid.call(&Call::Get, "/v1/keys")?),
             Self::Store(store) => {
-                let keys = wait(store.keys())?;
+                let keys = store.wait(store.store.keys())?;
                 Ok(json!({"keys": keys.iter().map(shape).collect::<Vec<_>>()}))
             }
         }
@@ -175,7 +196,7 @@ impl Keeper {
             }
             Self::Store(store) => {
                 let key = parse(id)?;
-                let changed = wait(store.set_quota(key, max.as_u64()))?;
+                let changed = store.wait(store.store.set_quota(key, max.as_u64()))?;
                 changed.as_ref().map(shape).ok_or_else(|| unknown(id))
             }
         }
@@ -187,7 +208,7 @@ impl Keeper {
                 grid.call(&Call::Delete, &format!("/v1/keys/{}", encoded(id)))?;
                 Ok(())
             }
-            Self::Store(store) => match wait(store.revoke_key(parse(id)?))? {
+            Self::Store(store) => match store.wait(store.store.revoke_key(parse(id)?))? {
                 Some(_) => Ok(()),
                 None => Err(unknown(id)),
             },
@@ -217,11 +238,16 @@ fn shape(record: &KeyRecord) -> Value {
     })
 }
 
-/// Runs one store call to its end.
-fn wait<T>(call: impl Future<Output = Result<T, wharf_store::StoreError>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::Local(error.to_string()))?;
-    runtime
-        .block_on(call)
-        .map_err(|error| Failure::Local(error.to_string()))
+// === impl Opened ===
+
+impl Opened {
+    /// Runs one store call to its end, and closes the store.
+    fn wait<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Failure> {
+        let outcome = self.runtime.block_on(async {
+            let outcome = call.await;
+            let closed = self.store.close().await;
+            outcome.and_then(|answer| closed.map(|()| answer))
+        });
+        outcome.map_err(|error| Failure::Local(error.to_string()))
+    }
 }

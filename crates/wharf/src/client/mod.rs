@@ -2,13 +2,15 @@
 //!
 //! - `commands`: their words, help and examples.
 //! - `http`: one call and everything that can go wrong with it.
-//! - `sessions`, `pool` (with `queue`), `lock`, `key`: what each does.
+//! - `sessions`, `pool` (with `queue`), `lock`, `key`, `workers`: what each does.
+//! - `events`: following what happens.
 //! - `top`: the live view.
 //! - `table`: answers as people read them.
 //!
 //! Exit codes: 0 done, 1 the grid refused, 2 wrong usage, 69 no grid there (EX_UNAVAILABLE).
 
 mod commands;
+mod events;
 mod http;
 mod key;
 mod lock;
@@ -16,6 +18,7 @@ mod pool;
 mod sessions;
 mod table;
 mod top;
+mod workers;
 
 use std::{io::Write as _, process::ExitCode, time::Duration};
 
@@ -59,6 +62,9 @@ pub fn run(matches: &ArgMatches) -> ExitCode {
     let is_json = deepest(matches).get_flag("json");
     let grid = grid(matches);
     let outcome = match name {
+        // It prints as it goes.
+        "events" => return events::run(&grid, matches),
+        "workers" => workers::run(&grid, matches),
         "sessions" => sessions::run(&grid, matches),
         "pool" => pool::run(&grid, matches),
         "queue" => pool::queue(&grid, matches),

@@ -78,7 +78,65 @@ pub const KEYS: &[Key] = &[
         "store",
         "",
         "URL",
-        "sqlite:PATH keeps records across restarts, memory: does not. Default: sqlite in the data directory",
+        "sqlite:PATH keeps records across restarts, memory: does not. A fleet's coordinators share \
+         postgres://USER:PASSWORD@HOST/DATABASE (or cockroachdb://…), redis://HOST, or \
+         redis+cluster://HOST1,HOST2,…. Default: sqlite in the data directory",
+    ),
+    list(
+        "coordinator",
+        "URL",
+        "Where a worker reports: http://HOST:PORT of a coordinator or of the balancer in front of them; several are tried \
+         in turn",
+    ),
+    key(
+        "worker_token",
+        "",
+        "SECRET",
+        "What workers show to coordinators: the same secret, of at least 32 characters, on both. Better in the environment \
+         than on the command line",
+    ),
+    key(
+        "gateway",
+        "127.0.0.1:8081",
+        "ADDR:PORT",
+        "Where a worker's gateway listens for coordinators; port 0 takes a free one",
+    ),
+    key(
+        "advertise",
+        "",
+        "URL",
+        "http://HOST:PORT at which coordinators reach a worker's gateway. Default: the gateway's own address, or this host's \
+         name if it listens on all of them",
+    ),
+    key(
+        "recycle_sessions",
+        "50",
+        "N",
+        "A worker begins anew after this many sessions, one worker of a pool at a time; 0 for never",
+    ),
+    key(
+        "recycle_age",
+        "0",
+        "SPAN",
+        "A worker begins anew after this long; 0 for never",
+    ),
+    key(
+        "recycle_memory",
+        "0",
+        "SIZE",
+        "A worker begins anew when its own process, browsers apart, is larger than this; 0 for never",
+    ),
+    key(
+        "recycle",
+        "restart",
+        "HOW",
+        "How a worker begins anew: restart (by itself, under the same process id) or exit (with 0, for a supervisor)",
+    ),
+    key(
+        "fence_after",
+        "60s",
+        "SPAN",
+        "A worker that reaches no coordinator for this long ends its sessions, which the grid has given up by then",
     ),
     key(
         "driver",
@@ -295,6 +353,74 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
+/// Which command a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// `wharf up`: both roles in one process.
+    Up,
+    /// `wharf coordinator`.
+    Coordinator,
+    /// `wharf worker`.
+    Worker,
+}
+
+/// Keys that only a worker apart has.
+const APART: &[&str] = &[
+    "coordinator",
+    "gateway",
+    "advertise",
+    "recycle_sessions",
+    "recycle_age",
+    "recycle_memory",
+    "recycle",
+    "fence_after",
+];
+
+/// Keys of a host that runs browsers.
+const HOST: &[&str] = &[
+    "min",
+    "max",
+    "spare",
+    "command",
+    "command_args",
+    "binary",
+    "browser",
+    "browser_arg",
+    "allow_link_local",
+    "sandbox",
+    "run_dir",
+    "probe_interval",
+    "probe_limit",
+    "probe_misses",
+    "tick",
+    "memory_budget",
+    "memory_limit",
+];
+
+/// Keys of a front door.
+const FRONT: &[&str] = &[
+    "listen",
+    "require_key",
+    "enable_faults",
+    "queue",
+    "store",
+    "idle_timeout",
+    "connect_timeout",
+    "queue_timeout",
+    "max_duration",
+    "longest_idle_timeout",
+    "longest_queue_timeout",
+    "longest_max_duration",
+    "history",
+    "allow_host",
+    "external_url",
+    "trusted_proxy",
+    "ping_interval",
+    "dead_after",
+    "body_timeout",
+    "body_limit",
+];
+
 // === impl Key ===
 
 impl Key {
@@ -306,6 +432,20 @@ impl Key {
     /// The environment variable.
     pub fn variable(&self) -> String {
         format!("WHARF_{}", self.name.to_ascii_uppercase())
+    }
+
+    /// Whether a command knows this key.
+    pub fn is_for(&self, role: Role) -> bool {
+        match role {
+            Role::Up => !APART.contains(&self.name) && self.name != "worker_token",
+            Role::Coordinator => !APART.contains(&self.name) && !HOST.contains(&self.name),
+            Role::Worker => !FRONT.contains(&self.name),
+        }
+    }
+
+    /// Whether its value, or a part of it, must not be shown.
+    pub fn is_secret(&self) -> bool {
+        matches!(self.name, "worker_token" | "store")
     }
 
     /// The key of this name.

@@ -12,9 +12,9 @@ mod layers;
 mod settings;
 mod timing;
 
-pub use keys::{KEYS, Key};
+pub use keys::{KEYS, Key, Role};
 pub use layers::{Origin, Raw, Sources};
-pub use settings::{LogFormat, Settings, StoreUrl};
+pub use settings::{LogFormat, Settings, StoreUrl, shown};
 
 /// One thing that is wrong with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,14 +7,15 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, str::FromS
 
 use bytesize::ByteSize;
 use ipnet::IpNet;
-use wharf_coordinator::{KeyRule, config::LongestTimeouts};
+use wharf_coordinator::{KeyRule, WorkerToken, config::LongestTimeouts};
 use wharf_core::{BrowserKind, PoolName, Timeouts};
 use wharf_driver::{Engine, Sandbox};
 use wharf_relay::RelayConfig;
 use wharf_store::StoreRules;
 use wharf_wire::span::Span;
+use wharf_worker::Recycling;
 
-use super::{Origin, Problem, Raw, Sources, timing};
+use super::{Origin, Problem, Raw, Role, Sources, timing};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +35,13 @@ pub enum StoreUrl {
     Sqlite(Option<PathBuf>),
     /// Nowhere: gone at the end.
     Memory,
+    /// A shared PostgreSQL or CockroachDB.
+    Postgres(String),
+    /// A shared Redis or Redis Cluster.
+    Redis(String),
 }
 
-/// Everything `wharf up` is told, checked.
+/// Everything a role is told, checked.
 #[derive(Debug, Clone)]
 // Each field is a key of the table in `keys`, with its help there.
 pub struct Settings {
@@ -48,6 +53,13 @@ pub struct Settings {
     pub spare: usize,
     pub queue: u64,
     pub store: StoreUrl,
+    pub coordinators: Vec<String>,
+    pub worker_token: Option<WorkerToken>,
+    pub gateway: SocketAddr,
+    pub advertise: Option<String>,
+    pub recycling: Recycling,
+    pub recycles_by_exit: bool,
+    pub fence_after: Duration,
     pub driver: BrowserKind,
     pub command: Option<PathBuf>,
     pub command_args: Vec<String>,
@@ -99,8 +111,8 @@ struct Reader<'a> {
 // === impl Settings ===
 
 impl Settings {
-    /// Merges, reads and checks. Either settings, or every problem at once.
-    pub fn load(sources: &Sources) -> Result<Self, Vec<Problem>> {
+    /// For commands that work on the store alone: only its own keys are judged, whichever role will use it.
+    pub fn load_for_store(sources: &Sources) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let raw = sources.merge(&mut problems);
         let settings = Reader {
@@ -108,8 +120,23 @@ impl Settings {
             problems: &mut problems,
         }
         .settings();
-        problems.extend(timing::check(&settings));
-        problems.extend(consistency(&settings));
+        match problems.is_empty() {
+            true => Ok(settings),
+            false => Err(problems),
+        }
+    }
+
+    /// Merges, reads and checks. Either settings, or every problem at once.
+    pub fn load(sources: &Sources, role: Role) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let raw = sources.merge(&mut problems);
+        let settings = Reader {
+            raw: &raw,
+            problems: &mut problems,
+        }
+        .settings();
+        problems.extend(timing::check(&settings, role));
+        problems.extend(consistency(&settings, role));
         if problems.is_empty() {
             Ok(settings)
         } else {
@@ -118,13 +145,14 @@ impl Settings {
     }
 }
 
-fn consistency(settings: &Settings) -> Vec<Problem> {
+fn consistency(settings: &Settings, role: Role) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut rule = |holds: bool, text: String| {
         if !holds {
             problems.push(Problem(text));
         }
     };
+    fleet(settings, role, &mut rule);
     rule(settings.max >= 1, "max must be at least 1".to_owned());
     let (min, max) = (settings.min, settings.max);
     rule(
@@ -142,7 +170,7 @@ fn consistency(settings: &Settings) -> Vec<Problem> {
     );
     let is_command = settings.driver == BrowserKind::Command;
     rule(
-        !is_command || settings.command.is_some(),
+        !is_command || settings.command.is_some() || role == Role::Coordinator,
         "driver is command, but command is not set: name the program, e.g. --command ./steel-browser".to_owned(),
     );
     rule(
@@ -166,6 +194,66 @@ fn consistency(settings: &Settings) -> Vec<Problem> {
         rule(!span.is_zero(), format!("{name} must be longer than 0"));
     }
     problems
+}
+
+/// What the roles of a fleet need, and a grid in one process does not.
+fn fleet(settings: &Settings, role: Role, rule: &mut impl FnMut(bool, String)) {
+    let is_shared = matches!(settings.store, StoreUrl::Postgres(_) | StoreUrl::Redis(_));
+    match role {
+        Role::Up => rule(
+            !is_shared,
+            format!(
+                "store ({}) is shared by a fleet, and `wharf up` is a grid in one process: run `wharf coordinator --store …` \
+                 and `wharf worker` instead",
+                settings.store
+            ),
+        ),
+        Role::Coordinator => rule(
+            settings.worker_token.is_some(),
+            "worker_token is not set: workers must show one; make it with `openssl rand -hex 32` and give it to both \
+             roles as WHARF_WORKER_TOKEN"
+                .to_owned(),
+        ),
+        Role::Worker => {
+            rule(
+                settings.worker_token.is_some(),
+                "worker_token is not set: it is the secret that the coordinators have as WHARF_WORKER_TOKEN".to_owned(),
+            );
+            rule(
+                !settings.coordinators.is_empty(),
+                "coordinator is not set: name one, e.g. --coordinator http://10.0.0.2:8080".to_owned(),
+            );
+        }
+    }
+}
+
+/// A URL without its password, for people.
+pub fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let rest = match rest[..end].rfind('@') {
+        Some(at) => {
+            let user = rest[..at].split(':').next().unwrap_or("");
+            format!("{user}:…@{}", &rest[at + 1..])
+        }
+        None => rest.to_owned(),
+    };
+    // A password may also be a parameter.
+    let mut parts = rest.splitn(2, '?');
+    let (place, query) = (parts.next().unwrap_or(""), parts.next());
+    match query {
+        Some(query) => {
+            let hide = |pair: &str| match pair.split_once('=') {
+                Some((name, _)) if name.contains("pass") => format!("{name}=…"),
+                _ => pair.to_owned(),
+            };
+            let query: Vec<_> = query.split('&').map(hide).collect();
+            format!("{scheme}://{place}?{}", query.join("&"))
+        }
+        None => format!("{scheme}://{place}"),
+    }
 }
 
 // === impl Reader ===
@@ -217,6 +305,21 @@ impl Reader<'_> {
             spare: self.parse("spare", "a number", 1),
             queue: self.parse("queue", "a number", 1000),
             store: self.store(),
+            coordinators: self.texts("coordinator"),
+            worker_token: self.worker_token(),
+            gateway: self.parse(
+                "gateway",
+                "an address and port such as 127.0.0.1:8081",
+                ([127, 0, 0, 1], 8081).into(),
+            ),
+            advertise: self.url("advertise"),
+            recycling: Recycling {
+                sessions: Some(self.parse("recycle_sessions", "a number", 50)).filter(|count| *count > 0),
+                age: self.limit("recycle_age"),
+                memory: self.size("recycle_memory"),
+            },
+            recycles_by_exit: self.choice("recycle", &[("restart", false), ("exit", true)]),
+            fence_after: self.span("fence_after"),
             driver: self.choice(
                 "driver",
                 &[("chromium", BrowserKind::Chromium), ("command", BrowserKind::Command)],
@@ -370,6 +473,17 @@ impl Reader<'_> {
         }
     }
 
+    fn worker_token(&mut self) -> Option<WorkerToken> {
+        let text = self.text("worker_token").trim().to_owned();
+        if text.is_empty() {
+            return None;
+        }
+        // The value is not repeated: it may be nearly right.
+        WorkerToken::new(&text)
+            .map_err(|problem| self.problems.push(Problem(format!("worker_token {problem}"))))
+            .ok()
+    }
+
     fn store(&mut self) -> StoreUrl {
         let text = self.text("store").to_owned();
         match text.split_once(':') {
@@ -379,8 +493,20 @@ impl Reader<'_> {
                 StoreUrl::Sqlite(Some(PathBuf::from(path.strip_prefix("//").unwrap_or(path))))
             }
             Some(("memory", "")) => StoreUrl::Memory,
+            Some(("postgres" | "postgresql" | "cockroachdb", rest)) if rest.starts_with("//") => {
+                StoreUrl::Postgres(text)
+            }
+            Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+unix", rest))
+                if rest.starts_with("//") =>
+            {
+                StoreUrl::Redis(text)
+            }
             _ => {
-                self.wrong("store", &text, "sqlite:PATH or memory:");
+                self.wrong(
+                    "store",
+                    &shown(&text),
+                    "sqlite:PATH, memory:, postgres://…, cockroachdb://…, redis://… or redis+cluster://…",
+                );
                 StoreUrl::Memory
             }
         }
@@ -393,6 +519,7 @@ impl fmt::Display for StoreUrl {
             Self::Sqlite(Some(path)) => write!(f, "sqlite:{}", path.display()),
             Self::Sqlite(None) => f.write_str("sqlite in the data directory"),
             Self::Memory => f.write_str("memory:"),
+            Self::Postgres(url) | Self::Redis(url) => f.write_str(&shown(url)),
         }
     }
 }
@@ -413,7 +540,7 @@ mod tests {
                 .collect(),
             file: Some((PathBuf::from("wharf.toml"), file.to_owned())),
         };
-        Settings::load(&sources).map_err(|problems| problems.into_iter().map(|problem| problem.0).collect())
+        Settings::load(&sources, Role::Up).map_err(|problems| problems.into_iter().map(|problem| problem.0).collect())
     }
 
     #[test]
@@ -478,6 +605,29 @@ mod tests {
         );
         assert!(
             problems.contains("ping_interval (20s) must be below dead_after (5s)"),
+            "{problems}"
+        );
+    }
+
+    #[test]
+    fn passwords_are_never_shown() {
+        for (url, safe) in [
+            ("postgres://me:secret@db:5432/wharf", "postgres://me:…@db:5432/wharf"),
+            ("redis://:secret@r/0", "redis://:…@r/0"),
+            (
+                "postgres://db/wharf?user=me&password=secret",
+                "postgres://db/wharf?user=me&password=…",
+            ),
+            ("redis://r:6379", "redis://r:6379"),
+            ("postgres://me:se@cret@db/x", "postgres://me:…@db/x"),
+        ] {
+            assert_eq!(shown(url), safe);
+        }
+        let problems = load("", &[], &[("store", "postgres://me:secret@db/wharf")])
+            .unwrap_err()
+            .join("\n");
+        assert!(
+            problems.contains("run `wharf coordinator") && !problems.contains("secret"),
             "{problems}"
         );
     }

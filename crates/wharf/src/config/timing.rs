@@ -1,10 +1,10 @@
 //! The cross-field timing rules (DESIGN.md §10): each has a name, and a violated one names the offending pair.
 
-use super::{Problem, Settings};
-use crate::up::CLEAN_UP;
+use super::{Problem, Role, Settings};
+use crate::serving::CLEAN_UP;
 
 /// Every rule that does not hold.
-pub fn check(settings: &Settings) -> Vec<Problem> {
+pub fn check(settings: &Settings, role: Role) -> Vec<Problem> {
     let relay = &settings.relay;
     let heartbeat = settings.heartbeat_interval;
     let rules = [
@@ -48,6 +48,37 @@ pub fn check(settings: &Settings) -> Vec<Problem> {
             format!(
                 "ticket renewal ({:?}) × 3 must not exceed the ticket lease ({:?})",
                 settings.ticket_renewal, settings.rules.ticket_lease
+            ),
+        ),
+        (
+            role != Role::Worker || settings.rules.liveness_ttl <= settings.fence_after,
+            format!(
+                "liveness_ttl ({:?}) must not exceed fence_after ({:?}): a worker must not end sessions that the grid still \
+                 believes in",
+                settings.rules.liveness_ttl, settings.fence_after
+            ),
+        ),
+        (
+            settings.rules.lease_grace >= heartbeat * 2,
+            format!(
+                "heartbeat_interval ({heartbeat:?}) × 2 must not exceed the lease grace ({:?}): a new lease must be in a \
+                 report before it is missed",
+                settings.rules.lease_grace
+            ),
+        ),
+        (
+            settings.probe_limit * settings.probe_misses + settings.probe_interval <= settings.termination_grace,
+            format!(
+                "probe_misses ({}) of probe_limit ({:?}) and one probe_interval ({:?}) must fit into termination_grace ({:?}): \
+                 a hung browser must be noticed before the supervisor's patience ends",
+                settings.probe_misses, settings.probe_limit, settings.probe_interval, settings.termination_grace
+            ),
+        ),
+        (
+            settings.rules.history >= settings.timeouts.queue,
+            format!(
+                "history ({:?}) must not be shorter than queue_timeout ({:?}): a record must outlive its client's wait",
+                settings.rules.history, settings.timeouts.queue
             ),
         ),
     ];

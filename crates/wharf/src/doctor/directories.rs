@@ -68,7 +68,7 @@ impl Place {
 /// The store's file and its lock, as store-sqlite names it.
 pub fn store_lock(store: &StoreUrl, data_dir: &Path) -> Option<(PathBuf, Lock)> {
     let path = match store {
-        StoreUrl::Memory => return None,
+        StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => return None,
         StoreUrl::Sqlite(Some(path)) => path.clone(),
         StoreUrl::Sqlite(None) => data_dir.join("wharf.db"),
     };
