@@ -9,7 +9,7 @@ use wharf_testkit::{BrowserUnderTest, Grid, Metrics, eventually};
 use crate::support::{attach_path, browser_roots, create, id, metric_is, release};
 
 /// Every metric that the reference page names.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 29] = [
     "wharf_sessions_active",
     "wharf_sessions_starting",
     "wharf_sessions_ended_total",
@@ -20,6 +20,10 @@ const NAMES: [&str; 25] = [
     "wharf_slots",
     "wharf_slots_busy",
     "wharf_workers",
+    "wharf_desired_workers",
+    "wharf_event_streams",
+    "wharf_events_sent_total",
+    "wharf_event_streams_closed_slow_total",
     "wharf_relays_active",
     "wharf_relay_bytes_total",
     "wharf_requests_refused_total",
