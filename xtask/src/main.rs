@@ -4,7 +4,7 @@
 //! almost nothing because it is compiled before anything else can happen.
 //!
 //! - `setup`: what must be installed, and why
-//! - `tasks`: up, test, bench as lists of steps
+//! - `tasks`: up, test, bench, chaos, scale as lists of steps
 //! - `steps`: running one command, timed and announced
 //!
 //! Invariant: CI runs nothing that is not here.
@@ -27,6 +27,10 @@ cargo xtask <task>
                          format, lints, build, documentation, every test; arguments go to cargo nextest.
                          --quick: no documentation and no end-to-end tests
   bench [args...]        build release binaries and run the benchmark
+  chaos [args...]        break a real fleet on purpose, with clients at work; ends with 1 if anything is lost that need
+                         not be. `cargo xtask chaos --minutes 5 --seed 7 --store redis`; --help for all of it
+  scale [args...]        build release binaries and measure a fleet with thousands of sessions.
+                         `cargo xtask scale --store postgres --workers 50`; --help for all of it
   help                   this text
 ";
 
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         "up" => tasks::up(rest),
         "test" => tasks::test(rest),
         "bench" => tasks::bench(rest),
+        "chaos" => tasks::chaos(rest),
+        "scale" => tasks::scale(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())

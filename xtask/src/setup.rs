@@ -87,6 +87,45 @@ const NEEDS: &[Need] = &[
         signs: &["python3"],
     },
     Need {
+        package: "postgresql",
+        why: "a store of fleets, which tests start for themselves",
+        scope: Scope::Everything,
+        signs: &["postgres", "/usr/lib/postgresql"],
+    },
+    Need {
+        package: "redis-server",
+        why: "a store of fleets, which tests start for themselves, alone and as a cluster",
+        scope: Scope::Everything,
+        signs: &["redis-server"],
+    },
+    Need {
+        package: "redis-tools",
+        why: "tests ask and break Redis with redis-cli",
+        scope: Scope::Everything,
+        signs: &["redis-cli"],
+    },
+    Need {
+        package: "nginx",
+        why: "tests balance a fleet with deploy/nginx.conf.template",
+        scope: Scope::Everything,
+        signs: &["nginx", "/usr/sbin/nginx"],
+    },
+    Need {
+        package: "haproxy",
+        why: "tests balance a fleet with deploy/haproxy.cfg",
+        scope: Scope::Everything,
+        signs: &["haproxy", "/usr/sbin/haproxy"],
+    },
+    Need {
+        package: "libfaketime",
+        why: "tests give a fleet's processes clocks that disagree",
+        scope: Scope::Everything,
+        signs: &[
+            "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+            "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+        ],
+    },
+    Need {
         package: "python3-venv",
         why: "keeps schemathesis, which tests the API against its document, out of the system",
         scope: Scope::Everything,
@@ -101,7 +140,9 @@ pub fn setup(scope: Scope) -> Result<()> {
     packages(scope)?;
     if scope == Scope::Everything {
         node_packages()?;
-        python_packages()?;
+        for environment in ENVIRONMENTS {
+            environment.install()?;
+        }
         test_runner()?;
     }
     say(
@@ -238,7 +279,7 @@ fn check_node() -> Result<()> {
     }
 }
 
-// === schemathesis ===
+// === Python packages ===
 
 fn imports(module: &str) -> bool {
     let mut python = Command::new("python3");
@@ -246,37 +287,64 @@ fn imports(module: &str) -> bool {
     python.status().is_ok_and(|status| status.success())
 }
 
-/// Installs the pinned packages when the list, or the interpreter, is not the one they were installed from.
-fn python_packages() -> Result<()> {
-    let list = root().join("tests/schema/requirements.txt");
-    let version = Command::new("python3").arg("--version").output();
-    let mut wanted = version.context("could not run python3")?.stdout;
-    wanted.extend(fs::read(&list).with_context(|| format!("could not read {}", list.display()))?);
-    let home = root().join("target/python");
-    let stamp = home.join(".installed-from");
-    if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(());
+/// Pinned Python packages in an environment of their own, so that their dependencies cannot disagree.
+struct Environment {
+    list: &'static str,
+    home: &'static str,
+    what: &'static str,
+}
+
+const ENVIRONMENTS: &[Environment] = &[
+    Environment {
+        list: "tests/schema/requirements.txt",
+        home: "target/python",
+        what: "schemathesis, which tests the API against its document",
+    },
+    Environment {
+        list: "tests/deploy/requirements.txt",
+        home: DEPLOY_PYTHON,
+        what: "the schemas and linters that check deploy/",
+    },
+];
+
+/// Where the checks of `deploy/` have their packages.
+pub const DEPLOY_PYTHON: &str = "target/python-deploy";
+
+// === impl Environment ===
+
+impl Environment {
+    /// Installs the pinned packages when the list, or the interpreter, is not the one they were installed from.
+    fn install(&self) -> Result<()> {
+        let list = root().join(self.list);
+        let version = Command::new("python3").arg("--version").output();
+        let mut wanted = version.context("could not run python3")?.stdout;
+        wanted.extend(fs::read(&list).with_context(|| format!("could not read {}", list.display()))?);
+        let home = root().join(self.home);
+        let stamp = home.join(".installed-from");
+        if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(());
+        }
+        say(
+            "setup",
+            &format!("installing {}, in a virtual environment in {}", self.what, self.home),
+        );
+        // From nothing: what an interrupted or older installation left is not told from what belongs there.
+        let mut venv = Command::new("python3");
+        run("setup", venv.args(["-m", "venv", "--clear"]).arg(&home))?;
+        let mut pip = Command::new(home.join("bin/python"));
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--requirement",
+        ])
+        .arg(&list)
+        .stdin(Stdio::null());
+        run("setup", &mut pip)?;
+        fs::write(&stamp, wanted).context("could not write the installation's stamp")
     }
-    say(
-        "setup",
-        "installing schemathesis for the tests, in a virtual environment in target/python",
-    );
-    // From nothing: what an interrupted or older installation left is not told from what belongs there.
-    let mut venv = Command::new("python3");
-    run("setup", venv.args(["-m", "venv", "--clear"]).arg(&home))?;
-    let mut pip = Command::new(home.join("bin/python"));
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--requirement",
-    ])
-    .arg(&list)
-    .stdin(Stdio::null());
-    run("setup", &mut pip)?;
-    fs::write(&stamp, wanted).context("could not write the installation's stamp")
 }
 
 // === the test runner ===

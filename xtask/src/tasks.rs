@@ -1,4 +1,4 @@
-//! The tasks: up, test, bench.
+//! The tasks: up, test, bench, chaos, scale.
 //!
 //! Its own file because this is what a reader wants to know: which commands, in which order. The test runner comes
 //! last in `test`, so that its closing lines are the last ones before our own summary.
@@ -40,12 +40,22 @@ pub fn test(args: &[String]) -> Result<()> {
         "lints",
         &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     )?;
-    // End-to-end tests start these; cargo builds another package's binaries only when told to.
-    steps.run("build", &mut cargo(["build", "--workspace", "--bins"]))?;
+    // End-to-end tests start these; cargo builds another package's binaries only when told to. Together with the tests: on
+    // their own they would be built with fewer features of what they depend on, and everything twice.
+    steps.run("build", &mut cargo(["build", "--workspace", "--bins", "--tests"]))?;
     if !quick {
         let doc = &mut cargo(["doc", "--no-deps", "--workspace"]);
         steps.run("documentation", doc.env("RUSTDOCFLAGS", "-D warnings"))?;
         steps.run("documentation tests", &mut cargo(["test", "--doc", "--workspace"]))?;
+    }
+    let checks = || {
+        let mut python = Command::new(root().join(setup::DEPLOY_PYTHON).join("bin/python"));
+        python.arg(root().join("tests/deploy/check.py")).current_dir(root());
+        python
+    };
+    steps.run("deployment files", &mut checks())?;
+    if !quick {
+        steps.run("deployment checks can fail", checks().arg("--selftest"))?;
     }
     let mut tests = cargo(["nextest", "run", "--workspace"]);
     // A failure's own words come first: with the backtraces of hundreds of frames they would scroll away in CI's log.
@@ -76,6 +86,40 @@ pub fn bench(args: &[String]) -> Result<()> {
     steps.run("build", &mut cargo(build))?;
     let program = target_dir()?.join("release/wharf-bench");
     steps.run("bench", Command::new(program).args(args).current_dir(root()))?;
+    steps.summary();
+    Ok(())
+}
+
+/// Breaks a fleet on purpose; see `docs/internals/chaos.md`. Development builds: what breaks must break with its checks on.
+pub fn chaos(args: &[String]) -> Result<()> {
+    run_program("chaos", &[], "debug", args)
+}
+
+/// Thousands of sessions on release binaries; see `docs/internals/scale.md`.
+pub fn scale(args: &[String]) -> Result<()> {
+    run_program("scale", &["--release"], "release", args)
+}
+
+/// Builds and runs one of the programs of the package `wharf-e2e`, which start a fleet from the binaries beside them.
+fn run_program(name: &str, profile: &[&str], dir: &str, args: &[String]) -> Result<()> {
+    let asks_only = args.iter().any(|arg| arg == "--help" || arg == "-h");
+    if !asks_only {
+        setup::setup(Scope::Everything)?;
+    }
+    let mut steps = Steps::default();
+    let packages = [
+        "build",
+        "--bins",
+        "-p",
+        "wharf",
+        "-p",
+        "wharf-testkit",
+        "-p",
+        "wharf-e2e",
+    ];
+    steps.run("build", &mut cargo(packages.into_iter().chain(profile.iter().copied())))?;
+    let program = target_dir()?.join(dir).join(name);
+    steps.run(name, Command::new(program).args(args).current_dir(root()))?;
     steps.summary();
     Ok(())
 }

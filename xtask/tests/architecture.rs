@@ -213,12 +213,44 @@ fn links_in_documents_lead_somewhere() {
 
 // === the generated reference ===
 
-/// The keys as `wharf up --help` tells them, one line each.
+/// The keys as `wharf config show --help` tells them, one line each, and which commands know them.
 #[test]
 fn configuration_page_is_fresh() {
-    let help = wharf(&["up", "--help"]);
-    let mut table = String::from("| key | value | default | meaning |\n|---|---|---|---|\n");
+    let roles = ["up", "coordinator", "worker"].map(|role| {
+        let known: BTreeSet<String> = help_rows(&wharf(&[role, "--help"]))
+            .into_iter()
+            .map(|row| row.0)
+            .collect();
+        (role, known)
+    });
+    let mut table = String::from("| key | value | default | for | meaning |\n|---|---|---|---|---|\n");
     let mut documented = BTreeSet::new();
+    for (key, value, default, text) in help_rows(&wharf(&["config", "show", "--help"])) {
+        let knowing: Vec<_> = roles
+            .iter()
+            .filter(|(_, known)| known.contains(&key))
+            .map(|(role, _)| *role)
+            .collect();
+        assert!(!knowing.is_empty(), "no command knows the key {key}");
+        let knowing = match knowing.len() {
+            3 => "all".to_owned(),
+            _ => knowing.join(", "),
+        };
+        table.push_str(&format!("| `{key}` | {value} | {default} | {knowing} | {text} |\n"));
+        documented.insert(key);
+    }
+    let shown: Value = serde_json::from_str(&wharf(&["config", "show", "--json"])).expect("config show prints JSON");
+    let keys: BTreeSet<String> = shown.as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(
+        documented, keys,
+        "`wharf config show --help` and `wharf config show` must know the same keys"
+    );
+    compare("docs/reference/configuration.md", &table);
+}
+
+/// Key, value, default and meaning of every flag of a help text.
+fn help_rows(help: &str) -> Vec<(String, String, String, String)> {
+    let mut rows = Vec::new();
     for line in help.lines().map(str::trim) {
         // A switch may go without its value: `--flag[=<BOOL>]`.
         let line = line.replacen("[=<", " <", 1).replacen(">]", ">", 1);
@@ -238,19 +270,9 @@ fn configuration_page_is_fresh() {
             Some((text, default)) => (text, format!("`{}`", default.trim_end_matches(']'))),
             None => (text, "—".to_owned()),
         };
-        table.push_str(&format!(
-            "| `{key}` | {value} | {default} | {} |\n",
-            text.replace('|', "\\|")
-        ));
-        documented.insert(key);
+        rows.push((key, value.to_owned(), default, text.replace('|', "\\|")));
     }
-    let shown: Value = serde_json::from_str(&wharf(&["config", "show", "--json"])).expect("config show prints JSON");
-    let keys: BTreeSet<String> = shown.as_object().expect("an object").keys().cloned().collect();
-    assert_eq!(
-        documented, keys,
-        "`wharf up --help` and `wharf config show` must know the same keys"
-    );
-    compare("docs/reference/configuration.md", &table);
+    rows
 }
 
 /// Every metric that a role registers has a row, and every row a metric.
