@@ -71,7 +71,7 @@ fn refuse(problems: &[config::Problem]) -> ExitCode {
     for problem in problems {
         eprintln!("  - {problem}");
     }
-    eprintln!("`wharf config show` prints every value with its origin; `wharf up --help` lists every key.");
+    eprintln!("`wharf config show` prints every value with its origin; `wharf config show --help` lists every key.");
     ExitCode::from(EXIT_CONFIG)
 }
 
