@@ -1,4 +1,4 @@
-//! Hundreds of sessions through a pool of programs for each way they fail: every session ends once, with the reason its
+//! A thousand sessions through a pool of programs for each way they fail: every session ends once, with the reason its
 //! client was told, and the pool is whole again afterwards.
 //!
 //! Its own file because it is the driver's load test: what a single fault does is shown in `command`.
@@ -19,9 +19,9 @@ use wharf_testkit::{BrowserUnderTest, Grid};
 use crate::support::{id, listed, metric_is, patient};
 
 /// For each fault that the worker contract names.
-const SESSIONS: usize = 400;
+const SESSIONS: usize = 1000;
 /// For their variants.
-const FEWER: usize = 150;
+const FEWER: usize = 300;
 const CLIENTS: usize = 16;
 const MIN: u32 = 4;
 
@@ -176,12 +176,12 @@ macro_rules! churns {
 }
 
 churns! {
-    many_sessions_with_crashes: SESSIONS, "crash_after:1call%0.3" => ["browser_crashed"] may [];
-    many_sessions_with_hanging_creates: SESSIONS, "hang_on_create%0.1" => ["launch_failed"] may [];
-    many_sessions_with_slow_starts: SESSIONS, "slow_health:150ms%0.3" => [] may [];
-    many_sessions_with_garbage: SESSIONS, "garbage%0.3" => ["launch_failed"] may [];
-    many_sessions_of_stubborn_programs: SESSIONS, "ignore_sigterm" => [] may [];
-    many_sessions_that_leak_children: SESSIONS, "leak_child" => [] may [];
+    thousand_sessions_with_crashes: SESSIONS, "crash_after:1call%0.3" => ["browser_crashed"] may [];
+    thousand_sessions_with_hanging_creates: SESSIONS, "hang_on_create%0.1" => ["launch_failed"] may [];
+    thousand_sessions_with_slow_starts: SESSIONS, "slow_health:150ms%0.3" => [] may [];
+    thousand_sessions_with_garbage: SESSIONS, "garbage%0.3" => ["launch_failed"] may [];
+    thousand_sessions_of_stubborn_programs: SESSIONS, "ignore_sigterm" => [] may [];
+    thousand_sessions_that_leak_children: SESSIONS, "leak_child" => [] may [];
     hundreds_of_sessions_of_healthy_programs: FEWER, "" => [] may [];
     hundreds_of_sessions_with_crashes_by_time: FEWER, "crash_after:150ms%0.3" => [] may ["browser_crashed", "launch_failed"];
     hundreds_of_sessions_with_hanging_looks: FEWER, "hang_on_get%0.1" => ["browser_hung"] may [];
