@@ -129,7 +129,6 @@ impl Inner {
                 Ok(tail) => {
                     let (now, is_partial) = (tail.now, tail.is_partial);
                     self.absorb(tail.pages)?;
-                    self.saw_clock(now);
                     if !is_partial {
                         return Ok(self.config.clock.as_ref().map_or(now, |clock| clock.now()));
                     }

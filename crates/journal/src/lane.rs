@@ -94,7 +94,6 @@ async fn append(inner: &Arc<Inner>, draft: &Draft, deadline: Instant) -> Result<
         inner.traffic.appends.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let error = match inner.journal.append(position, draft).await {
             Ok(tail) => {
-                inner.saw_clock(tail.now);
                 let is_own = |page: &&Page| page.writer == draft.writer && page.number == draft.number;
                 let own = tail.pages.iter().find(is_own).map(|page| page.seq);
                 match inner.absorb(tail.pages) {

@@ -104,8 +104,6 @@ pub(crate) struct Inner {
     pub changes: broadcast::Sender<Change>,
     pub traffic: Arc<Traffic>,
     pub beats: Mutex<Beats>,
-    /// The journal's clock when last heard, for estimates only.
-    clock_seen: Mutex<Timestamp>,
 }
 
 /// Callers that catch up together.
@@ -142,15 +140,6 @@ impl Default for Upkeep {
     }
 }
 
-// === impl Inner ===
-
-impl Inner {
-    pub(crate) fn saw_clock(&self, now: Timestamp) {
-        let mut seen = self.clock_seen.lock();
-        *seen = (*seen).max(now);
-    }
-}
-
 // === impl JournalStore ===
 
 impl JournalStore {
@@ -170,7 +159,6 @@ impl JournalStore {
             changes,
             traffic: Arc::default(),
             beats: Mutex::default(),
-            clock_seen: Mutex::default(),
         });
         let loaded = inner.load().await?;
         *inner.replica.lock() = loaded;
