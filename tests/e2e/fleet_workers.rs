@@ -141,3 +141,44 @@ async fn worker_partitioned_is_given_up_told_on_return_and_serves_again() -> Res
     is_whole(&mut fleet, 4).await?;
     finish(fleet).await
 }
+
+/// A session that has no browser yet is not lost with the worker that was to give it one: it waits again, and is served.
+#[tokio::test]
+async fn session_on_its_way_to_a_silent_worker_is_served_by_another() -> Result<()> {
+    let builder = Fleet::builder().coordinators(2).workers(2).slots(1).cutters(true);
+    let mut fleet = QUICK
+        .iter()
+        .fold(builder, |builder, flag| builder.flag(flag))
+        .start()
+        .await?;
+    let first = create(&fleet.http_at(0), json!({"connect_timeout": "5m"})).await?;
+    let silent = usize::from(first["worker"] == fleet.worker(0).id()?.as_str());
+    let (dead, alive) = (fleet.worker(silent).id()?, fleet.worker(1 - silent).id()?);
+    fleet.cutter_of_uplink(silent).blackhole();
+    fleet.cutter_of_gateway(silent).blackhole();
+    // For a moment the grid still counts on it.
+    let (http, mut client) = (fleet.http_at(1), JoinSet::new());
+    client.spawn(async move { create(&http, json!({"data": "patient"})).await });
+    count_is(&fleet.http_at(0), "starting", 1).await?;
+    let began = Instant::now();
+    worker_is(&fleet.http_at(0), &dead, "lost").await?;
+    count_is(&fleet.http_at(0), "queued", 1).await?;
+    took(
+        "worker silent (liveness_ttl 3 s): what it was to serve waits again",
+        began,
+    );
+    release(&fleet.http_at(0), &id(&first)).await?;
+    let served = client.join_next().await.context("no client")???;
+    ensure!(
+        served["worker"] == alive.as_str() && served["data"] == "patient",
+        "{served}"
+    );
+    let mut cdp = fleet.cdp_at(0, &attach_path(&served)).await?;
+    cdp.call("Browser.getVersion", json!({})).await?;
+    cdp.close().await;
+    fleet.heal_all();
+    fleet.all_available(2).await?;
+    release(&fleet.http_at(0), &id(&served)).await?;
+    is_whole(&mut fleet, 2).await?;
+    finish(fleet).await
+}

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use wharf_core::{EndReason, ErrorCode, LockName, Retry, SessionId};
-use wharf_store::{LockRecord, StoreError};
+use wharf_store::{LockRecord, StoreError, TICKET_LAPSED};
 
 /// A refused request.
 #[derive(Debug, Clone)]
@@ -76,6 +76,19 @@ impl Refusal {
             reason: Some(reason),
             ..Self::new(ErrorCode::SessionEnded, message)
         }
+    }
+
+    /// The session was over before anybody had it. One whose place in the queue lapsed may be asked for again: nobody
+    /// wanted its end, this coordinator stood still or was cut off from the store for too long.
+    pub fn never_opened(session: SessionId, reason: EndReason, detail: Option<&str>) -> Self {
+        if reason == EndReason::Cancelled && detail == Some(TICKET_LAPSED) {
+            let message = format!("the session {session} lost its place in the queue: {TICKET_LAPSED}");
+            return Self {
+                reason: Some(reason),
+                ..Self::new(ErrorCode::StoreUnavailable, message).about(session)
+            };
+        }
+        Self::ended(session, reason, detail)
     }
 
     /// A lock is in the way.

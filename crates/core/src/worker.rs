@@ -3,7 +3,11 @@
 //! Together in one file because they are each a screenful and a browser's end is what a worker's drain waits for.
 //! Invariant: `gone` is final for a browser; a worker that was given up may return only by registering anew.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
 
 /// The state of a worker as the store knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,6 +67,23 @@ pub enum BrowserEvent {
     Close,
     /// Its process tree is gone.
     Gone,
+}
+
+/// Whether a worker counts as under renewal, so that another of its pool may not begin to recycle. One that said goodbye
+/// or has registered is expected back soon; one that does not come is not waited for beyond `patience`.
+pub fn is_renewing(
+    state: WorkerState,
+    registered_at: Timestamp,
+    heard_at: Timestamp,
+    now: Timestamp,
+    patience: Duration,
+) -> bool {
+    match state {
+        WorkerState::Draining => true,
+        WorkerState::Gone => heard_at + patience > now,
+        WorkerState::Starting => registered_at + patience > now,
+        WorkerState::Available | WorkerState::Lost => false,
+    }
 }
 
 /// The worker's next state, or `None` if the event does not apply.

@@ -173,6 +173,7 @@ impl Inner {
         drop(outcome);
         let mut replica = self.replica.lock();
         fresh.pending.extend(std::mem::take(&mut replica.pending));
+        fresh.ledger.succeed(&replica.ledger);
         *replica = fresh;
         self.changes.send(Change::Missed).ok();
         let newest = replica.ledger.events(u64::MAX, 0).newest;

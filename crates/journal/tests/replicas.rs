@@ -24,7 +24,7 @@ use wharf_journal::{
 use wharf_store::{
     Change, Ended, EventPage, Freed, Heartbeat, HeartbeatReply, KeyRecord, LimitRecord, LockRecord, LockView, LockWish,
     Locking, NewKey, Placement, PlacementFailure, PoolReport, QueueFilter, Registered, Registration, Renewal, Replaced,
-    SessionQuery, SessionRecord, Snapshot, Stats, Store, StoreError, StoreRules, Submission, Submitted, Touch,
+    SessionQuery, SessionRecord, SetBack, Snapshot, Stats, Store, StoreError, StoreRules, Submission, Submitted, Touch,
     Unlocking, WorkerRecord,
     conformance::{Harness, ManualClock, lockstep, race, run},
     invariants,
@@ -334,6 +334,8 @@ async fn lost_tail_is_noticed_and_all_coordinators_agree_again() {
     }
     other.now().await.unwrap();
     let mut changes = other.changes();
+    let told = other.events(0, 100).await.unwrap();
+    assert_eq!(told.set_back, SetBack::default());
     journal.lose_tail(2);
     // Sessions 2 and 3 were never heard of by the server that took over.
     other.submit(newcomer(9)).await.unwrap();
@@ -345,6 +347,15 @@ async fn lost_tail_is_noticed_and_all_coordinators_agree_again() {
         missed |= change == Change::Missed;
     }
     assert!(missed, "whoever listens must look for itself");
+    let now = other.events(0, 100).await.unwrap();
+    let agreed = told
+        .events
+        .iter()
+        .zip(&now.events)
+        .take_while(|(then, now)| then == now);
+    let agreed = agreed.map(|(event, _)| event.number).last().unwrap();
+    assert!(agreed < told.newest, "{told:?} and {now:?}");
+    assert_eq!(now.set_back, SetBack { times: 1, to: agreed });
     let snapshot = one.snapshot().await.unwrap();
     assert_eq!(invariants::violations(&snapshot), Vec::<String>::new());
     one.close().await.unwrap();

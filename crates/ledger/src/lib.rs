@@ -26,7 +26,7 @@ mod text;
 use std::time::Duration;
 
 use wharf_core::{CoordinatorId, Timestamp};
-use wharf_store::{Change, SessionRecord, StoreRules};
+use wharf_store::{Change, SessionRecord, SetBack, StoreRules};
 
 pub use op::{Answer, Op};
 pub use text::read_text;
@@ -37,6 +37,8 @@ use crate::{book::Book, step::Step};
 #[derive(Debug)]
 pub struct Ledger {
     book: Book,
+    /// What became of events that a predecessor told; not part of the image: it is this process' own experience.
+    set_back: SetBack,
 }
 
 /// What an operation answered and announced.
@@ -58,7 +60,10 @@ pub struct BadImage(String);
 impl Ledger {
     /// An empty one.
     pub fn new(rules: StoreRules) -> Self {
-        Self { book: Book::new(rules) }
+        Self {
+            book: Book::new(rules),
+            set_back: SetBack::default(),
+        }
     }
 
     /// Applies one operation at this time; time never steps back (an earlier `at` counts as the latest seen).
@@ -79,7 +84,10 @@ impl Ledger {
 
     /// A ledger in the state that an image tells of.
     pub fn from_image(image: &str) -> Result<Self, BadImage> {
-        Book::from_image(image).map(|book| Self { book })
+        Book::from_image(image).map(|book| Self {
+            book,
+            set_back: SetBack::default(),
+        })
     }
 
     /// The rules in force.

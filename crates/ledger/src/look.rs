@@ -7,8 +7,8 @@ use std::ops::Bound;
 
 use wharf_core::{KeyId, LimitScope, PoolName, SessionId, SessionState, Timestamp};
 use wharf_store::{
-    EventPage, KeyRecord, LimitRecord, LockView, OperationReport, PoolReport, SessionQuery, SessionRecord, Snapshot,
-    Stats, WorkerRecord,
+    EventPage, KeyRecord, LimitRecord, LockView, OperationReport, PoolReport, SessionQuery, SessionRecord, SetBack,
+    Snapshot, Stats, WorkerRecord,
 };
 
 use crate::Ledger;
@@ -185,6 +185,27 @@ impl Ledger {
             events: events.iter().skip(skipped).take(limit as usize).cloned().collect(),
             oldest,
             newest,
+            set_back: self.set_back,
+        }
+    }
+
+    /// Takes the place of a ledger whose events may have been told: notes whether some of them are not in this log.
+    pub fn succeed(&mut self, past: &Self) {
+        self.set_back = past.set_back;
+        let (old, new) = (&past.book.events, &self.book.events);
+        let first = new.front().map_or(self.book.last_event + 1, |event| event.number);
+        if past.book.last_event < first {
+            // What was told is no longer kept here, or nothing was: nothing speaks against it.
+            return;
+        }
+        let here = |number: u64| new.get(usize::try_from(number.checked_sub(first)?).ok()?);
+        let agreed = old.iter().rev().find(|event| here(event.number) == Some(*event));
+        let to = agreed.map_or(0, |event| event.number);
+        if to < past.book.last_event {
+            self.set_back = SetBack {
+                times: past.set_back.times + 1,
+                to,
+            };
         }
     }
 }

@@ -158,14 +158,39 @@ impl Step<'_> {
         self.book.edit_session(session, |entry| entry.lease = None);
     }
 
-    /// A worker is no more, as far as its sessions are concerned: they end, and every lease on it goes.
+    /// A worker is no more, as far as its sessions are concerned: every lease on it goes. Those that had a browser end;
+    /// those that were still to get one wait for another worker, if there is any.
     pub(crate) fn empty(&mut self, worker: WorkerId, reason: EndReason) -> Vec<EndedSession> {
         let mut ended = Vec::new();
         for session in self.leased_on(worker) {
-            ended.extend(self.finish(session, reason, None));
-            self.release(session);
+            if self.has_hope(session) && self.requeue(session) {
+                self.note_session(session, SessionChange::Queued);
+            } else {
+                ended.extend(self.finish(session, reason, None));
+                self.release(session);
+            }
         }
         ended
+    }
+
+    /// Whether a worker that is not gone serves what this session wants.
+    fn has_hope(&self, session: SessionId) -> bool {
+        let record = self.book.record(session);
+        record.is_some_and(|record| self.book.is_served(&record.spec))
+    }
+
+    /// A session without a browser waits again, at the place it had and without its slot. Not one that has a browser.
+    pub(crate) fn requeue(&mut self, session: SessionId) -> bool {
+        let now = self.book.now();
+        let Some(epoch) = self.book.record(session).map(|record| record.epoch) else {
+            return false;
+        };
+        let requeued = self.advance(session, SessionEvent::Requeued(epoch), |entry| {
+            entry.lease = None;
+            entry.record.times.placed_at = None;
+            entry.ticket_since = now;
+        });
+        requeued.is_some()
     }
 
     /// The sessions that hold a lease on this worker, by id.

@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wharf_core::{
-    Block, CoordinatorId, EndReason, KeyId, LimitScope, LockName, PoolName, Seat, SessionId, SessionState,
-    SessionStatus, Timestamp, WorkerId,
+    Block, CoordinatorId, EndReason, KeyId, LimitScope, LockName, PoolName, Seat, SessionId, SessionSpec, SessionState,
+    SessionStatus, Timestamp, WorkerId, WorkerState,
     placement::{Candidate, choose},
     queue::{self, Waiter},
     session::{SessionEvent, step},
 };
 use wharf_store::{
     Change, EVENTS_KEPT, EndedSession, Event, EventPage, Happening, KeyRecord, LimitRecord, LockChange, LockRecord,
-    Placement, SessionChange, SessionQuery, SessionRecord, Stats, StoreRules, WorkerChange, WorkerRecord,
+    Placement, SessionChange, SessionQuery, SessionRecord, SetBack, Stats, StoreRules, WorkerChange, WorkerRecord,
 };
 
 /// All that is known.
@@ -133,6 +133,7 @@ impl Book {
     pub(crate) fn events(&self, after: u64, limit: u32) -> EventPage {
         let later = self.events.iter().filter(|event| event.number > after);
         EventPage {
+            set_back: SetBack::default(),
             events: later.take(limit as usize).cloned().collect(),
             oldest: self.events.front().map_or(self.last_event + 1, |event| event.number),
             newest: self.last_event,
@@ -174,6 +175,14 @@ impl Book {
         } else {
             all.filter(matching).take(limit).cloned().collect()
         }
+    }
+
+    /// Whether waiting could ever help: a worker that is not gone serves such browsers in this pool.
+    pub(crate) fn is_served(&self, spec: &SessionSpec) -> bool {
+        let serves = |row: &WorkerRecord| {
+            row.state != WorkerState::Gone && row.pool == spec.pool && row.browsers.contains(&spec.browser)
+        };
+        self.rows.values().any(serves)
     }
 
     /// Counts over all pools.
@@ -310,14 +319,41 @@ impl Step<'_> {
         self.book.leases.remove(&session);
     }
 
-    /// A worker is no more, as far as its sessions are concerned: they end, and every lease on it goes.
+    /// A worker is no more, as far as its sessions are concerned: every lease on it goes. Those that had a browser end;
+    /// those that were still to get one wait for another worker, if there is any.
     pub(crate) fn empty(&mut self, worker: WorkerId, reason: EndReason) -> Vec<EndedSession> {
         let mut ended = Vec::new();
         for session in self.book.leased_on(worker) {
-            ended.extend(self.finish(session, reason, None));
-            self.release(session);
+            if self.has_hope(session) && self.requeue(session) {
+                self.note_session(session, SessionChange::Queued);
+            } else {
+                ended.extend(self.finish(session, reason, None));
+                self.release(session);
+            }
         }
         ended
+    }
+
+    /// Whether a worker that is not gone serves what this session wants.
+    fn has_hope(&self, session: SessionId) -> bool {
+        let entry = self.book.sessions.get(&session);
+        entry.is_some_and(|entry| self.book.is_served(&entry.record.spec))
+    }
+
+    /// A session without a browser waits again, at the place it had and without its slot. Not one that has a browser.
+    pub(crate) fn requeue(&mut self, session: SessionId) -> bool {
+        let until = self.now + self.rules.ticket_lease;
+        let Some(entry) = self.book.sessions.get_mut(&session) else {
+            return false;
+        };
+        let Ok(next) = step(entry.record.state, SessionEvent::Requeued(entry.record.epoch)) else {
+            return false;
+        };
+        entry.record.state = next;
+        entry.record.times.placed_at = None;
+        entry.ticket_until = until;
+        self.release(session);
+        true
     }
 
     /// Serves waiters of all pools. The placement of `own`, if any, is claimed at once: its caller is told by the

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use rusqlite::OptionalExtension;
 use wharf_core::{PoolName, Timestamp, WorkerId};
 use wharf_store::{
-    Change, EVENTS_KEPT, Event, EventPage, Happening, LockChange, LockRecord, SessionChange, WorkerChange,
+    Change, EVENTS_KEPT, Event, EventPage, Happening, LockChange, LockRecord, SessionChange, SetBack, WorkerChange,
 };
 
 use crate::{
@@ -131,6 +131,7 @@ impl Step<'_> {
         let mut statement = self.conn.prepare_cached(OLDEST)?;
         let oldest = statement.query_row([], |row| row.get(0)).optional()?;
         let mut page = EventPage {
+            set_back: SetBack::default(),
             events: Vec::new(),
             oldest: oldest.map_or(newest + 1, unsigned),
             newest,

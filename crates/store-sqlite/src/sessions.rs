@@ -5,7 +5,7 @@
 
 use rusqlite::OptionalExtension;
 use wharf_core::{
-    CoordinatorId, EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
+    BrowserKind, CoordinatorId, EndReason, Epoch, PoolName, SessionId, SessionState, WorkerId, WorkerState,
     queue::{Admission, admit},
     session::{Clockwork, SessionEvent, step},
 };
@@ -43,7 +43,7 @@ impl Step<'_> {
         {
             return Ok(Submitted::QuotaReached { held, limit });
         }
-        if !self.is_served(submission)? {
+        if !self.is_served(&spec.pool, spec.browser)? {
             return Ok(Submitted::NoSuchPool);
         }
         let session = submission.session;
@@ -87,7 +87,7 @@ impl Step<'_> {
     }
 
     /// A coordinator holds a ticket from now on, so the sweep must look at it.
-    fn remember(&self, coordinator: CoordinatorId) -> Result<(), Fault> {
+    pub(crate) fn remember(&self, coordinator: CoordinatorId) -> Result<(), Fault> {
         let mut statement = self
             .conn
             .prepare_cached("INSERT OR IGNORE INTO coordinators (id, renewed_at) VALUES (?1, 0)")?;
@@ -113,14 +113,14 @@ impl Step<'_> {
     }
 
     /// Whether waiting could ever help: a worker that is not gone serves such browsers in this pool.
-    fn is_served(&self, submission: &Submission) -> Result<bool, Fault> {
+    pub(crate) fn is_served(&self, pool: &PoolName, browser: BrowserKind) -> Result<bool, Fault> {
         let mut statement =
             self.conn
                 .prepare_cached(concat!("SELECT ", worker_columns!(), " FROM workers WHERE pool = ?1"))?;
-        let mut rows = statement.query([submission.spec.pool.as_str()])?;
+        let mut rows = statement.query([pool.as_str()])?;
         while let Some(row) = rows.next()? {
             let worker = read_worker(row)?;
-            if worker.state != WorkerState::Gone && worker.browsers.contains(&submission.spec.browser) {
+            if worker.state != WorkerState::Gone && worker.browsers.contains(&browser) {
                 return Ok(true);
             }
         }
@@ -236,9 +236,9 @@ impl Step<'_> {
             // It ended while its browser was being prepared, and there is no browser: the slot is free.
             return self.leave(row).map(Replaced::Ended);
         }
-        let Ok(queued) = step(row.state, SessionEvent::Requeued(epoch)) else {
+        if step(row.state, SessionEvent::Requeued(epoch)).is_err() {
             return Ok(Replaced::Stale);
-        };
+        }
         if failure.is_worker_absent {
             self.suspect(row.worker)?;
         } else if let Some(worker) = row.worker.filter(|worker| !row.excluded.contains(worker)) {
@@ -248,13 +248,7 @@ impl Step<'_> {
             self.finish(&mut row, EndReason::LaunchFailed, Some(failure.cause.clone()));
             return self.leave(row).map(Replaced::Ended);
         }
-        row.state = queued;
-        row.is_leased = false;
-        row.times.placed_at = None;
-        row.joined_at = self.now;
-        row.save_again(self.conn, self.rules)?;
-        self.note_waiters(&pool, 1);
-        self.remember(row.coordinator)?;
+        self.requeue(&mut row)?;
         self.dispatch(&pool, Some(session))?;
         let row = self.present(session)?;
         if row.state == SessionState::Queued {

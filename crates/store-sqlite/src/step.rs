@@ -4,7 +4,10 @@
 //! however many wait.
 
 use rusqlite::Connection;
-use wharf_core::{EndReason, SessionState, Timestamp, WorkerId};
+use wharf_core::{
+    EndReason, SessionState, Timestamp, WorkerId,
+    session::{SessionEvent, step},
+};
 use wharf_store::{Change, EndedSession, SessionChange, StoreRules};
 
 use crate::{
@@ -48,10 +51,15 @@ impl Step<'_> {
         ended
     }
 
-    /// A worker is no more, as far as its sessions are concerned: they end, and every lease on it goes.
+    /// A worker is no more, as far as its sessions are concerned: every lease on it goes. Those that had a browser end;
+    /// those that were still to get one wait for another worker, if there is any.
     pub(crate) fn empty(&mut self, worker: WorkerId, reason: EndReason) -> Result<Vec<EndedSession>, Fault> {
         let mut ended = Vec::new();
         for mut row in self.leased_on(worker)? {
+            if self.is_served(&row.pool, row.browser)? && self.requeue(&mut row)? {
+                self.note_session(&row, SessionChange::Queued);
+                continue;
+            }
             if !row.state.is_ended() {
                 ended.push(self.finish(&mut row, reason, None));
             }
@@ -59,6 +67,21 @@ impl Step<'_> {
             row.save(self.conn, self.rules)?;
         }
         Ok(ended)
+    }
+
+    /// A session without a browser waits again, at the place it had and without its slot. Not one that has a browser.
+    pub(crate) fn requeue(&mut self, row: &mut SessionRow) -> Result<bool, Fault> {
+        let Ok(queued) = step(row.state, SessionEvent::Requeued(row.epoch)) else {
+            return Ok(false);
+        };
+        row.state = queued;
+        row.is_leased = false;
+        row.times.placed_at = None;
+        row.joined_at = self.now;
+        row.save_again(self.conn, self.rules)?;
+        self.note_waiters(&row.pool, 1);
+        self.remember(row.coordinator)?;
+        Ok(true)
     }
 
     /// The sessions that hold a lease on this worker, by id.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 use wharf_core::{CoordinatorId, EndReason, SessionId, SessionState, worker::WorkerEvent};
-use wharf_store::{EndedSession, Freed};
+use wharf_store::{EndedSession, Freed, TICKET_LAPSED};
 
 use crate::{
     hold_rows::all,
@@ -103,7 +103,8 @@ impl Step<'_> {
             SessionState::Active(_) | SessionState::Ended(_) => limit,
         };
         let Some(reason) = reason else { return Ok(None) };
-        let ended = self.finish(&mut row, reason, None);
+        let detail = (reason == EndReason::Cancelled).then(|| TICKET_LAPSED.to_owned());
+        let ended = self.finish(&mut row, reason, detail);
         row.save(self.conn, self.rules)?;
         Ok(Some(ended))
     }

@@ -131,7 +131,7 @@ fn hot_statements_read_by_their_index_and_never_sort() {
         (holds::FILL_BUCKET, "sessions_live"),
         (holds::EMPTY_BUCKET, "sessions_live"),
         (sweep::SILENT, "workers_by_silence"),
-        (workers::OTHERS_DRAINING, "workers_by_pool"),
+        (workers::OTHERS_RENEWING, "workers_by_pool"),
         (events::WAITING, "PRIMARY KEY"),
         (events::AFTER, "PRIMARY KEY"),
         (events::NEWEST, "SEARCH events"),

@@ -30,7 +30,6 @@ impl Step<'_> {
             .into_iter()
             .collect();
         pools.insert(registration.pool.clone());
-        let ended = self.empty(registration.worker, EndReason::WorkerLost)?;
         let state = if registration.is_ready {
             WorkerState::Available
         } else {
@@ -38,8 +37,10 @@ impl Step<'_> {
         };
         let mut statement = self.conn.prepare_cached(
             "INSERT OR REPLACE INTO workers \
-             (id, pool, browsers, slots, state, is_circuit_open, address, registered_at, heard_at) \
-             VALUES (:id, :pool, :browsers, :slots, :state, 0, :address, :now, :now)",
+             (id, pool, browsers, slots, busy, state, is_circuit_open, address, registered_at, heard_at) \
+             VALUES (:id, :pool, :browsers, :slots, \
+             (SELECT count(*) FROM sessions WHERE worker = :id AND is_leased = 1), \
+             :state, 0, :address, :now, :now)",
         )?;
         statement.execute(named_params! {
             ":id": key!(registration.worker),
@@ -50,6 +51,8 @@ impl Step<'_> {
             ":address": registration.address,
             ":now": self.now.as_micros(),
         })?;
+        // Its past life; what it serves now may be another pool.
+        let ended = self.empty(registration.worker, EndReason::WorkerLost)?;
         self.note_worker(registration.worker, &registration.pool, WorkerChange::Registered);
         if registration.is_ready {
             self.note_worker(registration.worker, &registration.pool, WorkerChange::Available);
@@ -156,11 +159,11 @@ impl Step<'_> {
         let Some(worker) = find_worker(self.conn, worker)? else {
             return Ok(None);
         };
-        let ended = self.empty(worker.id, EndReason::WorkerLost)?;
         self.note_worker(worker.id, &worker.pool, WorkerChange::Removed);
         self.conn
             .prepare_cached("DELETE FROM workers WHERE id = ?1")?
             .execute([key!(worker.id)])?;
+        let ended = self.empty(worker.id, EndReason::WorkerLost)?;
         let placed = self.dispatch(&worker.pool, None)?;
         Ok(Some((worker, Freed { ended, placed })))
     }
@@ -188,8 +191,9 @@ impl Step<'_> {
 
     /// One at a time in a pool.
     fn may_recycle(&self, worker: &WorkerRecord) -> Result<bool, Fault> {
-        let mut statement = self.conn.prepare_cached(OTHERS_DRAINING)?;
-        Ok(!statement.exists((worker.pool.as_str(), key!(worker.id)))?)
+        let mut statement = self.conn.prepare_cached(OTHERS_RENEWING)?;
+        let kept_from = self.now.before(self.rules.liveness_ttl).as_micros();
+        Ok(!statement.exists((worker.pool.as_str(), key!(worker.id), kept_from))?)
     }
 
     /// Writes a state that was changed by others than the worker: when it was heard stays.
@@ -223,6 +227,6 @@ impl Step<'_> {
     }
 }
 
-/// The other workers of a pool that drain; by `workers_by_pool`.
-pub(crate) const OTHERS_DRAINING: &str =
-    "SELECT 1 FROM workers WHERE pool = ?1 AND state = 'draining' AND id <> ?2 LIMIT 1";
+/// The other workers of a pool that are under renewal (`wharf_core::worker::is_renewing`); by `workers_by_pool`.
+pub(crate) const OTHERS_RENEWING: &str = "SELECT 1 FROM workers WHERE pool = ?1 AND id <> ?2 AND (state = 'draining' \
+     OR (state = 'gone' AND heard_at > ?3) OR (state = 'starting' AND registered_at > ?3)) LIMIT 1";

@@ -132,6 +132,18 @@ pub struct EventPage {
     pub oldest: u64,
     /// The newest number there is; 0 if nothing has happened yet.
     pub newest: u64,
+    /// Whether some of what was read before has been taken back.
+    pub set_back: SetBack,
+}
+
+/// A log that lost its end and went on: other events have the numbers of some that were told. Only a store whose server
+/// may forget what it acknowledged can do that, and only a process that had read the lost end can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SetBack {
+    /// How often this process has seen it.
+    pub times: u64,
+    /// The last number that meant the same before and after, when it last happened.
+    pub to: u64,
 }
 
 // === impl Happening ===

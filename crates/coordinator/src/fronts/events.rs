@@ -162,6 +162,7 @@ impl Streams {
             Start::Oldest => service.inner().store.events(0, 1).await?.oldest.saturating_sub(1),
         };
         Ok(Pump {
+            set_back: self.tail.set_back(),
             head: self.tail.follow(service),
             tail: self.tail.clone(),
             service: service.clone(),

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
-use wharf_core::{EndReason, Epoch, ErrorCode, KeyId, Phase, SessionId, SessionSpec, SessionState, queue};
+use wharf_core::{EndReason, Epoch, ErrorCode, KeyId, Phase, Seat, SessionId, SessionSpec, SessionState, queue};
 use wharf_store::{PlacementFailure, Replaced, SessionRecord, Submission, Submitted};
 
 use super::{Service, waiters::News};
@@ -169,16 +169,19 @@ impl Service {
             SessionState::Queued if is_ours => Accepted::New(Attempt::of(self, &record), Next::Wait(record)),
             SessionState::Placed(seat) if is_ours => {
                 let attempt = Attempt::of(self, &record);
-                self.inner().waiters.tell(record.id, News::Placed(seat));
-                // To be taken up, as any placement that was told.
-                let waiting = SessionRecord {
-                    epoch: Epoch(seat.epoch.0.saturating_sub(1)),
-                    ..*record
-                };
-                Accepted::New(attempt, Next::Wait(Box::new(waiting)))
+                Accepted::New(attempt, self.take_up(record, seat))
             }
             _ => Accepted::Known(record),
         }
+    }
+
+    /// A placement that was found is taken up as one that was told.
+    fn take_up(&self, record: Box<SessionRecord>, seat: Seat) -> Next {
+        self.inner().waiters.tell(record.id, News::Placed(seat));
+        Next::Wait(Box::new(SessionRecord {
+            epoch: Epoch(seat.epoch.0.saturating_sub(1)),
+            ..*record
+        }))
     }
 
     /// Waits along for a session that an earlier request with the same key made.
@@ -189,7 +192,9 @@ impl Service {
             let record = self.session(session).await?;
             match record.state {
                 SessionState::Active(_) => return Ok(Box::new(record)),
-                SessionState::Ended(reason) => return Err(Refusal::ended(session, reason, record.detail.as_deref())),
+                SessionState::Ended(reason) => {
+                    return Err(Refusal::never_opened(session, reason, record.detail.as_deref()));
+                }
                 _ if !self.phase().admits() => return Err(Refusal::draining()),
                 _ => {}
             }
@@ -301,7 +306,16 @@ impl Attempt {
             options: record.spec.options.clone(),
             data: record.spec.data.clone(),
         };
-        let leased = tokio::time::timeout(inner.config.starting_limit, inner.link.lease(wish)).await;
+        let leased = tokio::select! {
+            leased = tokio::time::timeout(inner.config.starting_limit, inner.link.lease(wish)) => leased,
+            () = self.placed_after(seat.epoch) => {
+                tracing::info!(session = %self.session, worker = %seat.worker, "the worker was given up; placed elsewhere");
+                let (inner, session) = (Arc::clone(&inner), self.session);
+                // It may be long in answering, if it does.
+                self.service.inner().tasks.spawn(async move { inner.link.close(session, seat).await });
+                return Ok(Err(Next::Wait(record)));
+            }
+        };
         match leased.unwrap_or_else(|_| Err(LinkError::LaunchFailed("the worker took too long".to_owned()))) {
             Ok(answer) => {
                 // Known here before the store says active: a crash in between must find its clients' door.
@@ -314,7 +328,7 @@ impl Attempt {
                     Ok(None) => {
                         inner.live.forget(self.session);
                         inner.link.close(self.session, seat).await;
-                        Err(self.lookup().await)
+                        self.lookup().await.map(Err)
                     }
                     Err(error) => {
                         inner.live.forget(self.session);
@@ -322,7 +336,7 @@ impl Attempt {
                     }
                 }
             }
-            Err(LinkError::Withdrawn) => Err(self.lookup().await),
+            Err(LinkError::Withdrawn) => self.lookup().await.map(Err),
             // The whole grid is going; elsewhere another worker may take it.
             Err(LinkError::Draining) if !self.service.phase().admits() => Err(Refusal::draining()),
             Err(error) => {
@@ -355,7 +369,7 @@ impl Attempt {
                 }
                 Some(reason) => Err(self.over(reason).await),
             },
-            Replaced::Stale => Err(self.lookup().await),
+            Replaced::Stale => self.lookup().await.map(Err),
         }
     }
 
@@ -372,13 +386,27 @@ impl Attempt {
         }
     }
 
-    async fn lookup(&self) -> Refusal {
-        match self.service.session(self.session).await {
-            Ok(record) => match record.reason() {
-                Some(reason) => self.over(reason).await,
-                None => Refusal::new(ErrorCode::Internal, "the session changed while it was being opened"),
-            },
-            Err(refusal) => refusal,
+    /// Until the session has a later placement than this one.
+    async fn placed_after(&mut self, epoch: Epoch) {
+        let is_later = |news: &News| matches!(news, News::Placed(seat) if seat.epoch > epoch);
+        if self.news.wait_for(is_later).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// The store has moved the session on while it was being opened here: where to?
+    async fn lookup(&self) -> Result<Next, Refusal> {
+        let record = Box::new(self.service.session(self.session).await?);
+        let is_ours = record.coordinator == self.service.config().id;
+        match record.state {
+            SessionState::Ended(reason) => Err(self.over(reason).await),
+            // Its worker was given up.
+            SessionState::Queued if is_ours => Ok(Next::Wait(record)),
+            SessionState::Placed(seat) if is_ours => Ok(self.service.take_up(record, seat)),
+            _ => {
+                let message = "the session has passed to another coordinator; ask again with the same idempotency key";
+                Err(Refusal::new(ErrorCode::SessionNotActive, message).about(self.session))
+            }
         }
     }
 
@@ -412,7 +440,11 @@ impl Attempt {
                 let message = "the key was revoked while the session waited";
                 Refusal::new(ErrorCode::Unauthorized, message).about(self.session)
             }
-            _ => Refusal::ended(self.session, reason, None),
+            _ => {
+                let record = self.service.session(self.session).await.ok();
+                let detail = record.as_ref().and_then(|record| record.detail.as_deref());
+                Refusal::never_opened(self.session, reason, detail)
+            }
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct WorkerFacts {
     pub(crate) is_there: bool,
     pub(crate) is_serving: bool,
     pub(crate) is_draining: bool,
+    /// Since when it is on its way to be available.
+    pub(crate) expected_since: Option<Timestamp>,
     pub(crate) live: Live,
     /// When it was last heard, while it is live.
     pub(crate) heard_at: Option<Timestamp>,
@@ -83,6 +85,11 @@ impl WorkerFacts {
             is_there: true,
             is_serving: row.state != WorkerState::Gone,
             is_draining: row.state == WorkerState::Draining,
+            expected_since: match row.state {
+                WorkerState::Gone => Some(row.heard_at),
+                WorkerState::Starting => Some(row.registered_at),
+                WorkerState::Available | WorkerState::Draining | WorkerState::Lost => None,
+            },
             live: match is_live {
                 true => Live {
                     workers: 1,

@@ -18,7 +18,9 @@ mod time;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use wharf_core::{CoordinatorId, KeyId, LimitScope, LockName, PoolName, Seat, SessionId, Timestamp, WorkerId};
+use wharf_core::{
+    CoordinatorId, KeyId, LimitScope, LockName, PoolName, Seat, SessionId, SessionSpec, Timestamp, WorkerId,
+};
 use wharf_store::{Event, KeyRecord, LimitRecord, LockRecord, SessionRecord, StoreRules, WorkerRecord};
 
 use self::facts::due_at;
@@ -247,6 +249,11 @@ impl Book {
 
     pub(crate) fn worker(&self, worker: WorkerId) -> Option<&WorkerRecord> {
         self.workers.get(&worker)
+    }
+
+    /// Whether waiting could ever help: a worker that is not gone serves such browsers in this pool.
+    pub(crate) fn is_served(&self, spec: &SessionSpec) -> bool {
+        self.get_pool(&spec.pool).is_some_and(|pool| pool.serves(spec.browser))
     }
 
     /// A worker's row, in place of the one it had.

@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use wharf_core::{BrowserKind, Operation, SessionStatus, WorkerId};
+use wharf_core::{BrowserKind, Operation, SessionStatus, Timestamp, WorkerId};
 use wharf_store::{SessionRecord, WorkerRecord};
 
 use super::{facts::WorkerFacts, lines::Lines};
@@ -28,6 +28,8 @@ pub(crate) struct Pool {
     rows: u64,
     pub(crate) live: Live,
     pub(crate) draining: u64,
+    /// Workers that are expected to be available soon, by when that began; see `wharf_core::worker::is_renewing`.
+    expected: BTreeSet<(Timestamp, WorkerId)>,
     /// Workers that are not gone, by what they serve.
     serving: BTreeMap<BrowserKind, u64>,
     /// Workers that may take one more, by what they serve, the best first.
@@ -132,6 +134,14 @@ impl Pool {
         self.serving.contains_key(&class)
     }
 
+    /// Workers that said goodbye or registered after this time and are not yet available.
+    pub(crate) fn expected_since(&self, after: Timestamp) -> impl Iterator<Item = WorkerId> {
+        let newest_first = self.expected.iter().rev();
+        newest_first
+            .take_while(move |(at, _)| *at > after)
+            .map(|(_, worker)| *worker)
+    }
+
     /// Workers with room for this class, in the order in which they are chosen.
     pub(crate) fn rooms(&self, class: BrowserKind) -> impl Iterator<Item = &Room> {
         self.rooms.get(&class).into_iter().flatten()
@@ -146,6 +156,12 @@ impl Pool {
             _ => {}
         }
         self.draining = self.draining + u64::from(after.is_draining) - u64::from(before.is_draining);
+        if before.expected_since != after.expected_since {
+            if let Some(at) = before.expected_since {
+                self.expected.remove(&(at, row.id));
+            }
+            self.expected.extend(after.expected_since.map(|at| (at, row.id)));
+        }
         self.live = self.live.plus(after.live).minus(before.live);
         for kind in &kinds {
             match (before.is_serving, after.is_serving) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use wharf_core::{EndReason, SessionId, SessionState, worker::WorkerEvent};
-use wharf_store::{EndedSession, Freed, QueueFilter, SessionRecord};
+use wharf_store::{EndedSession, Freed, QueueFilter, SessionRecord, TICKET_LAPSED};
 
 use crate::{book::Entry, step::Step};
 
@@ -54,7 +54,8 @@ impl Step<'_> {
         let due: Vec<_> = entries.filter_map(|entry| self.due(entry)).collect();
         for (session, reason) in due {
             let is_never_active = reason == EndReason::LaunchFailed;
-            ended.extend(self.finish(session, reason, None));
+            let detail = (reason == EndReason::Cancelled).then(|| TICKET_LAPSED.to_owned());
+            ended.extend(self.finish(session, reason, detail));
             if is_never_active {
                 // Nobody may be left to vacate it; if the worker holds it after all, its next heartbeat tells it to end.
                 self.release(session);

@@ -66,11 +66,7 @@ impl Step<'_> {
         if let Some((held, limit)) = submission.owner.and_then(|owner| self.book.spent_quota(owner)) {
             return Submitted::QuotaReached { held, limit };
         }
-        if !self
-            .book
-            .get_pool(&spec.pool)
-            .is_some_and(|pool| pool.serves(spec.browser))
-        {
+        if !self.book.is_served(spec) {
             return Submitted::NoSuchPool;
         }
         let (session, limit) = (submission.session, submission.queue_limit);
@@ -179,12 +175,7 @@ impl Step<'_> {
             self.dispatch(None);
             return Replaced::Ended(Box::new(self.record(session)));
         }
-        let now = self.book.now();
-        self.advance(session, SessionEvent::Requeued(epoch), |entry| {
-            entry.lease = None;
-            entry.record.times.placed_at = None;
-            entry.ticket_since = now;
-        });
+        self.requeue(session);
         self.dispatch(Some(session));
         let record = Box::new(self.record(session));
         if record.state == SessionState::Queued {

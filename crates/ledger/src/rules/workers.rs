@@ -20,7 +20,6 @@ use crate::step::Step;
 impl Step<'_> {
     pub(crate) fn register(&mut self, registration: Registration) -> Registered {
         let now = self.book.now();
-        let ended = self.empty(registration.worker, EndReason::WorkerLost);
         let (worker, is_ready) = (registration.worker, registration.is_ready);
         self.book.put_worker(WorkerRecord {
             id: worker,
@@ -42,6 +41,8 @@ impl Step<'_> {
             registered_at: now,
             heard_at: now,
         });
+        // Its past life; what it serves now may be another pool.
+        let ended = self.empty(worker, EndReason::WorkerLost);
         self.note_worker(worker, WorkerChange::Registered);
         if is_ready {
             self.note_worker(worker, WorkerChange::Available);
@@ -145,8 +146,12 @@ impl Step<'_> {
         let Some(own) = self.book.worker(worker) else {
             return false;
         };
-        let draining = self.book.get_pool(&own.pool).map_or(0, |pool| pool.draining);
-        draining == u64::from(own.state == WorkerState::Draining)
+        let Some(pool) = self.book.get_pool(&own.pool) else {
+            return true;
+        };
+        let others_drain = pool.draining > u64::from(own.state == WorkerState::Draining);
+        let kept_from = self.book.now().before(self.book.rules().liveness_ttl);
+        !others_drain && !pool.expected_since(kept_from).any(|other| other != worker)
     }
 
     pub(crate) fn drain_worker(&mut self, worker: WorkerId) -> Option<WorkerRecord> {
@@ -156,9 +161,9 @@ impl Step<'_> {
 
     pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Option<(WorkerRecord, Freed)> {
         let row = self.book.worker(worker).cloned()?;
-        let ended = self.empty(worker, EndReason::WorkerLost);
         self.note_worker(worker, WorkerChange::Removed);
         self.book.remove_worker(worker);
+        let ended = self.empty(worker, EndReason::WorkerLost);
         let placed = self.dispatch(None);
         Some((row, Freed { ended, placed }))
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use wharf_core::{CoordinatorId, EndReason, PoolName, SessionId, SessionState, Timestamp, worker::WorkerEvent};
-use wharf_store::{EndedSession, Freed, QueueFilter, SessionRecord};
+use wharf_store::{EndedSession, Freed, QueueFilter, SessionRecord, TICKET_LAPSED};
 
 use crate::book::{Entry, Step};
 
@@ -69,7 +69,8 @@ impl Step<'_> {
             .collect();
         for (session, reason) in due {
             let is_never_active = reason == EndReason::LaunchFailed;
-            ended.extend(self.finish(session, reason, None));
+            let detail = (reason == EndReason::Cancelled).then(|| TICKET_LAPSED.to_owned());
+            ended.extend(self.finish(session, reason, detail));
             if is_never_active {
                 // Nobody may be left to vacate it; if the worker holds it after all, its next heartbeat tells it to end.
                 self.release(session);

@@ -3,13 +3,12 @@
 //! Its own file because this is every request's path. Invariant: a refused newcomer leaves nothing behind.
 
 use wharf_core::{
-    CoordinatorId, EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
+    CoordinatorId, EndReason, Epoch, SessionId, SessionState, WorkerId,
     queue::{Admission, admit},
     session::{Clockwork, SessionEvent, step},
 };
 use wharf_store::{
     Ended, Freed, PlacementFailure, Replaced, SessionChange, SessionRecord, Submission, Submitted, Touch, WorkerChange,
-    WorkerRecord,
 };
 
 use crate::book::{Entry, Step};
@@ -31,10 +30,7 @@ impl Step<'_> {
         if let Some((held, limit)) = submission.owner.and_then(|owner| self.book.spent_quota(owner)) {
             return Submitted::QuotaReached { held, limit };
         }
-        let serves = |row: &WorkerRecord| {
-            row.state != WorkerState::Gone && row.pool == spec.pool && row.browsers.contains(&spec.browser)
-        };
-        if !self.book.rows.values().any(serves) {
+        if !self.book.is_served(spec) {
             return Submitted::NoSuchPool;
         }
         let (session, pool, limit) = (submission.session, spec.pool.clone(), submission.queue_limit);
@@ -170,12 +166,7 @@ impl Step<'_> {
             self.dispatch(None);
             return Replaced::Ended(Box::new(self.record(session)));
         }
-        self.release(session);
-        self.advance(session, SessionEvent::Requeued(epoch));
-        if let Some(entry) = self.book.sessions.get_mut(&session) {
-            entry.record.times.placed_at = None;
-            entry.ticket_until = self.now + self.rules.ticket_lease;
-        }
+        self.requeue(session);
         self.dispatch(Some(session));
         let record = Box::new(self.record(session));
         if record.state == SessionState::Queued {

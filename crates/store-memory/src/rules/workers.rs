@@ -5,7 +5,7 @@
 
 use wharf_core::{
     EndReason, Epoch, SessionId, WorkerId, WorkerState,
-    worker::{WorkerEvent, worker_step},
+    worker::{WorkerEvent, is_renewing, worker_step},
 };
 use wharf_store::{
     EndedSession, Freed, Heartbeat, HeartbeatReply, Load, Registered, Registration, WorkerChange, WorkerRecord,
@@ -17,7 +17,6 @@ use crate::book::Step;
 
 impl Step<'_> {
     pub(crate) fn register(&mut self, registration: Registration) -> Registered {
-        let ended = self.empty(registration.worker, EndReason::WorkerLost);
         let row = WorkerRecord {
             id: registration.worker,
             pool: registration.pool,
@@ -40,6 +39,8 @@ impl Step<'_> {
         };
         let (worker, is_ready) = (row.id, registration.is_ready);
         self.book.rows.insert(row.id, row);
+        // Its past life; what it serves now may be another pool.
+        let ended = self.empty(worker, EndReason::WorkerLost);
         self.note_worker(worker, WorkerChange::Registered);
         if is_ready {
             self.note_worker(worker, WorkerChange::Available);
@@ -155,7 +156,8 @@ impl Step<'_> {
             .rows
             .values()
             .filter(|row| row.id != worker && row.pool == own.pool);
-        others.all(|row| row.state != WorkerState::Draining)
+        let (now, patience) = (self.now, self.rules.liveness_ttl);
+        !others.any(|row| is_renewing(row.state, row.registered_at, row.heard_at, now, patience))
     }
 
     pub(crate) fn drain_worker(&mut self, worker: WorkerId) -> Option<WorkerRecord> {
@@ -165,9 +167,9 @@ impl Step<'_> {
 
     pub(crate) fn remove_worker(&mut self, worker: WorkerId) -> Option<(WorkerRecord, Freed)> {
         let row = self.book.worker(worker)?;
-        let ended = self.empty(worker, EndReason::WorkerLost);
         self.note_worker(worker, WorkerChange::Removed);
         self.book.rows.remove(&worker);
+        let ended = self.empty(worker, EndReason::WorkerLost);
         let placed = self.dispatch(None);
         Some((row, Freed { ended, placed }))
     }

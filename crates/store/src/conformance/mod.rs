@@ -4,7 +4,7 @@
 //! Layout:
 //! - `kit`: the clock that tests move, the harness that opens an engine, short hands for building calls.
 //! - [`scenarios`], [`scenarios_life`], [`scenarios_time`], [`scenarios_hold`], [`scenarios_lock`], [`scenarios_keys`],
-//!   [`scenarios_queue`], [`scenarios_fleet`]: one test per promise, written by hand. [`crate::conformance_tests`] names
+//!   [`scenarios_queue`], [`scenarios_fleet`], [`scenarios_events`]: one test per promise, written by hand. [`crate::conformance_tests`] names
 //!   them all in an engine's test file.
 //! - `ops`, `ops_hold`: random operations and what they answer.
 //! - `watch`: order (I2) and endings (I4), judged from what is seen only, sharing no code with any engine.
@@ -17,6 +17,7 @@ mod ops;
 mod ops_hold;
 pub mod race;
 pub mod scenarios;
+pub mod scenarios_events;
 pub mod scenarios_fleet;
 pub mod scenarios_hold;
 pub mod scenarios_keys;
@@ -138,7 +139,13 @@ macro_rules! conformance_tests {
             removed_worker_ends_its_sessions_and_must_register
             recycling_is_one_at_a_time
             recycling_alone_is_allowed_at_once
+            recycling_does_not_wait_long_for_one_that_does_not_come_back
+            session_without_a_browser_is_placed_elsewhere_when_its_worker_goes
+            session_without_a_browser_keeps_its_place_when_its_worker_goes
+            session_without_a_browser_ends_with_the_last_worker_that_could_serve_it
             load_is_reported
+        );
+        $crate::conformance_tests!(@each $mode $harness, scenarios_events:
             events_tell_a_session_s_life_in_order
             events_tell_of_workers_and_locks
             events_of_one_step_come_workers_locks_sessions_queues

@@ -182,7 +182,7 @@ pub async fn ended_session_counts_for_a_limit_until_it_is_vacated(harness: &dyn 
 pub async fn worker_that_changes_pools_makes_room_in_the_old_one(harness: &dyn Harness) {
     let grid = Grid::with_worker(harness, 1).await;
     set(&grid, LimitScope::Pool, Some(1)).await;
-    grid.place(1).await;
+    grid.activate(1).await;
     grid.store.register(registration(2, 1)).await.unwrap();
     grid.queue(2).await;
     let moved = Registration {

@@ -15,7 +15,7 @@ use super::{
     Harness,
     kit::{Grid, coordinator, ended, heartbeat, placed, registration, seconds, session, submission, worker},
 };
-use crate::{Freed, HeartbeatReply, Submission, Submitted, Touch};
+use crate::{Freed, HeartbeatReply, Submission, Submitted, TICKET_LAPSED, Touch};
 
 // === waiting ===
 
@@ -38,6 +38,8 @@ pub async fn dead_waiter_blocks_nobody(harness: &dyn Harness) {
     }
     let freed = grid.store.sweep().await.unwrap();
     assert_eq!(ended(&freed), [(2, EndReason::Cancelled)]);
+    let lapsed = grid.store.session(session(2)).await.unwrap().unwrap();
+    assert_eq!(lapsed.detail.as_deref(), Some(TICKET_LAPSED), "not by its client");
     grid.store.end(session(1), EndReason::Released, None).await.unwrap();
     assert_eq!(placed(&grid.store.vacate(session(1), Epoch(1)).await.unwrap()), [3]);
     grid.check().await;
@@ -220,7 +222,8 @@ pub async fn returning_worker_ends_its_past_life(harness: &dyn Harness) {
     let lost = EndReason::WorkerLost;
     assert_eq!(
         (ended(&back.freed), placed(&back.freed)),
-        (vec![(1, lost), (2, lost)], vec![3])
+        (vec![(1, lost)], vec![2]),
+        "what had no browser yet waits for one, before those who came later"
     );
     let row = &grid.store.workers(None).await.unwrap()[0];
     assert_eq!(

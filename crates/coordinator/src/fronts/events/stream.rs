@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_core::{ErrorCode, Phase};
-use wharf_store::StoreError;
+use wharf_store::{SetBack, StoreError};
 use wharf_wire::events::{NoteKind, StreamNote, block};
 
 use super::{
@@ -51,6 +51,8 @@ pub(super) struct Pump {
     pub head: watch::Receiver<u64>,
     /// The last number that needs no more telling.
     pub cursor: u64,
+    /// What it knows of a log that was set back.
+    pub set_back: SetBack,
     /// How long a client may take nothing.
     pub slow: Duration,
     /// Ends the connection of a client that takes nothing.
@@ -204,6 +206,9 @@ impl Pump {
     async fn read(&mut self, progress: &mut Progress) -> Result<Option<Bytes>, StoreError> {
         loop {
             let head = *self.head.borrow_and_update();
+            if let Some(chunk) = self.go_back(self.tail.set_back(), progress) {
+                return Ok(Some(chunk));
+            }
             if self.cursor > head {
                 return self.beyond(progress).await;
             }
@@ -215,6 +220,9 @@ impl Pump {
                 Some(events) => events,
                 None => {
                     let page = self.service.inner().store.events(self.cursor, PAGE).await?;
+                    if let Some(chunk) = self.go_back(page.set_back, progress) {
+                        return Ok(Some(chunk));
+                    }
                     if page.oldest > self.cursor + 1 {
                         let note = StreamNote::missed(self.cursor + 1, page.oldest - 1);
                         self.cursor = page.oldest - 1;
@@ -231,6 +239,25 @@ impl Pump {
                 return Ok(Some(chunk));
             }
         }
+    }
+
+    /// Other events have the numbers of some that were told: says so, and goes on with them.
+    fn go_back(&mut self, now: SetBack, progress: &mut Progress) -> Option<Bytes> {
+        // Page and tail may know of it one after the other.
+        if now.times <= self.set_back.times {
+            return None;
+        }
+        self.set_back = now;
+        if self.cursor <= now.to {
+            return None;
+        }
+        let reason = format!(
+            "the store lost the end of its log: what was told after {} may not have happened; going on from there",
+            now.to
+        );
+        self.cursor = now.to;
+        progress.told = now.to;
+        Some(self.say(&StreamNote::because(NoteKind::Gap, reason)))
     }
 
     fn tell(&mut self, events: &[Arc<Told>], progress: &mut Progress) -> Option<Bytes> {

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::sleep};
-use wharf_store::{EventPage, StoreError};
+use wharf_store::{EventPage, SetBack, StoreError};
 
 use super::choice::Told;
 use crate::Service;
@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct Tail {
     kept: Mutex<VecDeque<Arc<Told>>>,
     head: watch::Sender<u64>,
+    /// Changed before the number that is announced, so that whoever sees the one sees the other.
+    set_back: Mutex<SetBack>,
     is_followed: Mutex<bool>,
 }
 
@@ -38,6 +40,7 @@ impl Tail {
         Self {
             kept: Mutex::default(),
             head: watch::Sender::new(0),
+            set_back: Mutex::default(),
             is_followed: Mutex::new(false),
         }
     }
@@ -62,6 +65,11 @@ impl Tail {
         let skip = (after + 1).checked_sub(first)?;
         let skip = usize::try_from(skip).ok().filter(|skip| *skip < kept.len())?;
         Some(kept.iter().skip(skip).take(limit).cloned().collect())
+    }
+
+    /// Whether some of what was told has been taken back, as far as is known here.
+    pub(super) fn set_back(&self) -> SetBack {
+        *self.set_back.lock()
     }
 
     async fn run(&self, service: &Service) {
@@ -100,11 +108,11 @@ impl Tail {
     async fn begin(&self, service: &Service) {
         self.kept.lock().clear();
         match service.inner().store.events(0, 1).await {
-            Ok(page) => self.head.send_if_modified(|head| {
-                let is_news = *head != page.newest;
-                *head = page.newest;
-                is_news
-            }),
+            Ok(page) => {
+                *self.set_back.lock() = page.set_back;
+                self.head
+                    .send_if_modified(|head| std::mem::replace(head, page.newest) != page.newest)
+            }
             // The first read corrects it: it finds a hole, and forgets.
             Err(_) => false,
         };
@@ -123,9 +131,16 @@ impl Tail {
     }
 
     /// Takes a page that was read after the announced number; answers with the number that is announced now.
-    fn take(&self, page: EventPage) -> u64 {
+    pub(super) fn take(&self, page: EventPage) -> u64 {
         let mut kept = self.kept.lock();
         let head = *self.head.borrow();
+        if std::mem::replace(&mut *self.set_back.lock(), page.set_back) != page.set_back {
+            // Whatever is kept, or was read after a number of the old log, may be of what did not happen.
+            kept.clear();
+            drop(kept);
+            self.head.send_replace(page.newest);
+            return page.newest;
+        }
         let first = page.events.first().map(|event| event.number);
         // A log that went back, or events that are gone already: streams find out by themselves what that means for them.
         if page.newest < head || (page.newest > head && first != Some(head + 1)) {
@@ -166,6 +181,7 @@ mod tests {
             events: events.collect(),
             oldest,
             newest,
+            set_back: SetBack::default(),
         }
     }
 
@@ -190,14 +206,37 @@ mod tests {
         assert_eq!(numbers(&tail, 8, 9), Some(vec![9, 10]));
         // The log went back.
         let back = EventPage {
-            events: Vec::new(),
             oldest: 1,
             newest: 2,
+            ..EventPage::default()
         };
         assert_eq!(tail.take(back), 2);
         assert_eq!((*head.borrow(), numbers(&tail, 8, 9)), (2, None));
         assert_eq!(tail.take(page(3..=3, 1, 3)), 3);
         assert_eq!(numbers(&tail, 2, 9), Some(vec![3]));
+    }
+
+    #[test]
+    fn nothing_of_a_log_that_was_set_back_is_kept() {
+        let tail = Tail::new();
+        tail.take(page(1..=5, 1, 5));
+        let set_back = SetBack { times: 1, to: 3 };
+        let later = EventPage {
+            set_back,
+            ..page(6..=8, 1, 8)
+        };
+        assert_eq!(
+            tail.take(later),
+            8,
+            "others have its numbers: streams look for themselves"
+        );
+        assert_eq!((tail.set_back(), numbers(&tail, 3, 9)), (set_back, None));
+        let next = EventPage {
+            set_back,
+            ..page(9..=9, 1, 9)
+        };
+        assert_eq!(tail.take(next), 9);
+        assert_eq!(numbers(&tail, 8, 9), Some(vec![9]));
     }
 
     #[test]

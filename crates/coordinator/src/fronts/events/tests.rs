@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use wharf_core::{Cover, EndReason, LockName, LockToken, PoolName, SessionId};
-use wharf_store::{EVENTS_KEPT, KeyRole, LockWish, NewKey};
+use wharf_store::{EVENTS_KEPT, EventPage, KeyRole, LockWish, NewKey, SetBack};
 
 use super::{choice::tests::key, stream::Chunks, *};
 use crate::service::tests::{Rig, ask, rig};
@@ -177,6 +177,37 @@ async fn number_beyond_the_log_is_told_and_the_stream_goes_on() {
     live(&rig).await;
     let later = newest(&rig).await;
     assert_eq!(reader.numbers(later).await, (last + 1..=later).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_is_told_that_the_log_was_set_back_and_goes_on_from_there() {
+    let (rig, streams) = (rig(1, 10).await, Streams::new());
+    renewals(&rig, 5).await;
+    let last = newest(&rig).await;
+    let mut ahead = Reader::open(&rig, &streams, Choice::default(), Start::Oldest).await;
+    let mut behind = Reader::open(&rig, &streams, Choice::default(), Start::After(last - 3)).await;
+    ahead.numbers(last).await;
+    behind.numbers(last).await;
+    let nobody = streams.tail.take(EventPage {
+        oldest: 1,
+        newest: last,
+        set_back: SetBack { times: 1, to: last - 2 },
+        ..EventPage::default()
+    });
+    assert_eq!(nobody, last);
+    for reader in [&mut ahead, &mut behind] {
+        let (id, event, data) = reader.next().await.unwrap();
+        assert_eq!((id, event.as_str()), (Some(last - 2), "gap"), "{data}");
+        assert!(data.contains("lost the end of its log"), "{data}");
+        assert_eq!(
+            reader.numbers(last).await,
+            [last - 1, last],
+            "what has their numbers now"
+        );
+    }
+    // One that comes now knows only what is.
+    let mut late = Reader::open(&rig, &streams, Choice::default(), Start::After(last - 1)).await;
+    assert_eq!(late.numbers(last).await, [last]);
 }
 
 #[tokio::test(start_paused = true)]
