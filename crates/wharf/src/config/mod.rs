@@ -3,10 +3,11 @@
 //! - `keys`: the one table of keys: name, flag, variable, default, what it is for.
 //! - `layers`: reading the three sources into raw values with origins.
 //! - `settings`: raw values checked and turned into what the roles are told.
-//! - `timing`: the cross-field timing rules, each with a name.
+//! - `consistency`: what values must be to each other and to the role; `timing`: the same for times, each rule with a name.
 //!
 //! Nothing below the binary reads a file of settings or an environment variable.
 
+mod consistency;
 mod keys;
 mod layers;
 mod settings;
