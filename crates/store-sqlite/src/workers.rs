@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use rusqlite::named_params;
 use wharf_core::{
-    EndReason, WorkerId, WorkerState,
+    EndReason, SessionState, WorkerId, WorkerState,
     worker::{WorkerEvent, worker_step},
 };
 use wharf_store::{
-    EndedSession, Freed, Heartbeat, HeartbeatReply, Registered, Registration, WorkerChange, WorkerRecord,
+    EndedSession, Freed, Heartbeat, HeartbeatReply, Registered, Registration, TICKET_LAPSED, WorkerChange, WorkerRecord,
 };
 
 use crate::{
@@ -123,8 +123,14 @@ impl Step<'_> {
         leases.sort_by_key(|row| row.id);
         let mut ended = Vec::new();
         for mut row in leases {
-            if !row.state.is_ended() {
-                ended.push(self.finish(&mut row, EndReason::WorkerLost, None));
+            match row.state {
+                SessionState::Ended(_) => {}
+                // The worker was never asked: the coordinator is gone that was to ask it.
+                SessionState::Placed(_) => {
+                    let detail = Some(TICKET_LAPSED.to_owned());
+                    ended.push(self.finish(&mut row, EndReason::Cancelled, detail));
+                }
+                _ => ended.push(self.finish(&mut row, EndReason::WorkerLost, None)),
             }
             row.is_leased = false;
             row.save(self.conn, self.rules)?;

@@ -6,11 +6,12 @@
 use std::collections::BTreeSet;
 
 use wharf_core::{
-    EndReason, Epoch, SessionId, WorkerId, WorkerState,
+    EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
     worker::{WorkerEvent, worker_step},
 };
 use wharf_store::{
-    EndedSession, Freed, Heartbeat, HeartbeatReply, Load, Registered, Registration, WorkerChange, WorkerRecord,
+    EndedSession, Freed, Heartbeat, HeartbeatReply, Load, Registered, Registration, TICKET_LAPSED, WorkerChange,
+    WorkerRecord,
 };
 
 use crate::step::Step;
@@ -112,12 +113,21 @@ impl Step<'_> {
         let reported: BTreeSet<_> = heartbeat.held.iter().copied().collect();
         let mut ended = Vec::new();
         for session in self.leased_on(heartbeat.worker) {
-            let Some(lease) = self.book.entry(session).and_then(|entry| entry.lease) else {
+            let Some((lease, state)) = self
+                .book
+                .entry(session)
+                .and_then(|entry| Some((entry.lease?, entry.record.state)))
+            else {
                 continue;
             };
             let is_reported = reported.contains(&(session, lease.seat.epoch));
             if !is_reported && lease.since + grace <= now {
-                ended.extend(self.finish(session, EndReason::WorkerLost, None));
+                let (reason, detail) = match state {
+                    // The worker was never asked: the coordinator is gone that was to ask it.
+                    SessionState::Placed(_) => (EndReason::Cancelled, Some(TICKET_LAPSED.to_owned())),
+                    _ => (EndReason::WorkerLost, None),
+                };
+                ended.extend(self.finish(session, reason, detail));
                 self.release(session);
             }
         }

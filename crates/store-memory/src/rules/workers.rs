@@ -4,11 +4,12 @@
 //! has been told what to end.
 
 use wharf_core::{
-    EndReason, Epoch, SessionId, WorkerId, WorkerState,
+    EndReason, Epoch, SessionId, SessionState, WorkerId, WorkerState,
     worker::{WorkerEvent, is_renewing, worker_step},
 };
 use wharf_store::{
-    EndedSession, Freed, Heartbeat, HeartbeatReply, Load, Registered, Registration, WorkerChange, WorkerRecord,
+    EndedSession, Freed, Heartbeat, HeartbeatReply, Load, Registered, Registration, TICKET_LAPSED, WorkerChange,
+    WorkerRecord,
 };
 
 use crate::book::Step;
@@ -119,7 +120,13 @@ impl Step<'_> {
             };
             let is_reported = heartbeat.held.contains(&(session, lease.seat.epoch));
             if !is_reported && lease.since + self.rules.lease_grace <= self.now {
-                ended.extend(self.finish(session, EndReason::WorkerLost, None));
+                let state = self.book.sessions.get(&session).map(|entry| entry.record.state);
+                let (reason, detail) = match state {
+                    // The worker was never asked: the coordinator is gone that was to ask it.
+                    Some(SessionState::Placed(_)) => (EndReason::Cancelled, Some(TICKET_LAPSED.to_owned())),
+                    _ => (EndReason::WorkerLost, None),
+                };
+                ended.extend(self.finish(session, reason, detail));
                 self.release(session);
             }
         }

@@ -80,6 +80,7 @@ macro_rules! conformance_tests {
             returning_worker_ends_its_past_life
             departing_worker_ends_its_sessions
             unreported_lease_is_dropped_after_the_grace
+            placement_that_nobody_takes_up_is_cancelled_after_the_grace
             worker_is_told_what_to_end
             history_is_pruned_but_not_while_leased
             sweep_and_dispatch_are_idempotent

@@ -268,6 +268,23 @@ pub async fn unreported_lease_is_dropped_after_the_grace(harness: &dyn Harness) 
     grid.check().await;
 }
 
+/// A coordinator that dies between a placement and its taking up: the worker is not to blame.
+pub async fn placement_that_nobody_takes_up_is_cancelled_after_the_grace(harness: &dyn Harness) {
+    let grid = Grid::with_worker(harness, 0).await;
+    grid.queue(1).await;
+    let freed = grid.store.register(registration(1, 1)).await.unwrap().freed;
+    assert_eq!(placed(&freed), [1]);
+    grid.clock.advance(seconds(8));
+    assert_eq!(grid.beat(1, &[]).await.1, Freed::default());
+    grid.clock.advance(seconds(7));
+    let (_, freed) = grid.beat(1, &[]).await;
+    assert_eq!(ended(&freed), [(1, EndReason::Cancelled)]);
+    let record = grid.store.session(session(1)).await.unwrap().unwrap();
+    assert_eq!(record.detail.as_deref(), Some(TICKET_LAPSED));
+    assert_eq!(grid.store.stats().await.unwrap().busy, 0);
+    grid.check().await;
+}
+
 pub async fn worker_is_told_what_to_end(harness: &dyn Harness) {
     let grid = Grid::with_worker(harness, 3).await;
     grid.activate(1).await;
