@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use http::{Method, StatusCode};
 use serde::{Serialize, de::DeserializeOwned};
 use wharf_coordinator::WorkerToken;
-use wharf_core::{EndReason, Epoch, SessionId, WorkerId};
+use wharf_core::{EndReason, Epoch, ErrorCode, SessionId, WorkerId};
 use wharf_store::{Heartbeat, HeartbeatReply, Registration};
 use wharf_wire::internal::{BrowserEnded, DEREGISTER, ENDED, Goodbye, HEARTBEAT, REGISTER, SlotVacated, VACATED};
 use wharf_worker::{Uplink, UplinkError};
@@ -86,7 +86,9 @@ impl HttpUplink {
                 }
                 Err(CallError::Refused { status, text }) => {
                     let message = message(&text);
-                    if status == StatusCode::BAD_GATEWAY {
+                    // What a balancer says for itself is nobody's answer.
+                    let code = code(&text);
+                    if code.as_deref() == Some(ErrorCode::WorkerUnreachable.as_str()) {
                         return Err(UplinkError::NotCalledBack(message));
                     }
                     if status.is_client_error()
@@ -95,7 +97,7 @@ impl HttpUplink {
                     {
                         return Err(UplinkError::Refused(format!("http://{authority}: {message}")));
                     }
-                    is_there = true;
+                    is_there |= code.is_some();
                     failures.push(format!("http://{authority}: {message}"));
                 }
                 Err(error) => failures.push(format!("http://{authority}: {error}")),
@@ -130,6 +132,12 @@ impl HttpUplink {
             }
         }
     }
+}
+
+/// The code of an error body, if it is one of ours.
+fn code(text: &str) -> Option<String> {
+    let parsed: serde_json::Value = serde_json::from_str(text).ok()?;
+    parsed["error"]["code"].as_str().map(str::to_owned)
 }
 
 /// The sentence of an error body, or the body.
