@@ -128,13 +128,19 @@ fn read(page: &Page) -> Result<Body, StoreError> {
         v: u32,
     }
     let corrupt = |error: serde_json::Error| StoreError::Corrupt(format!("page {} of the journal: {error}", page.seq));
-    let spoken: Spoken = read_text(&page.body).map_err(corrupt)?;
-    if spoken.v > VERSION {
-        return Err(StoreError::Corrupt(format!(
-            "page {} of the journal was written by a newer Wharf (version {} of the journal, this one knows {VERSION}): \
-             upgrade this coordinator",
-            page.seq, spoken.v
-        )));
+    match read_text::<Body>(&page.body) {
+        Ok(body) if body.v <= VERSION => Ok(body),
+        // Words that are not known may be those of a later version.
+        other => {
+            let spoken: Spoken = read_text(&page.body).map_err(corrupt)?;
+            if spoken.v <= VERSION {
+                return other.map_err(corrupt);
+            }
+            Err(StoreError::Corrupt(format!(
+                "page {} of the journal was written by a newer Wharf (version {} of the journal, this one knows \
+                 {VERSION}): upgrade this coordinator",
+                page.seq, spoken.v
+            )))
+        }
     }
-    read_text(&page.body).map_err(corrupt)
 }

@@ -98,7 +98,11 @@ pub async fn create(
         return Ok((StatusCode::ACCEPTED, headers, Json(body)).into_response());
     }
     let handover = front.service.open(ask).await?;
-    let body = describe(&front.service, &base, &handover.record).await?;
+    let body = match handover.as_of {
+        // It has just begun: no need to ask the store for the time.
+        Some(now) => sketch(&base, &handover.record, now),
+        None => describe(&front.service, &base, &handover.record).await?,
+    };
     Ok(hand_over(handover, &body))
 }
 

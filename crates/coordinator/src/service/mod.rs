@@ -176,6 +176,11 @@ impl Service {
 
     /// The client gives a session back, or withdraws it before it was active; an admin ends somebody else's.
     pub async fn release(&self, caller: Caller, session: SessionId) -> Result<(), Refusal> {
+        let live = self.0.live.get(session);
+        if live.is_some_and(|live| live.owner == caller.owner()) {
+            // Whose it is and that it runs is known here.
+            return self.end(session, EndReason::Released, None).await;
+        }
         let record = self.session_of(caller, session).await?;
         let reason = match record.state {
             _ if record.owner != caller.owner() => EndReason::Killed,

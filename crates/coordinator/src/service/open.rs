@@ -8,7 +8,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
-use wharf_core::{EndReason, Epoch, ErrorCode, KeyId, Phase, Seat, SessionId, SessionSpec, SessionState, queue};
+use wharf_core::{
+    EndReason, Epoch, ErrorCode, KeyId, Phase, Seat, SessionId, SessionSpec, SessionState, Timestamp, queue,
+};
 use wharf_store::{PlacementFailure, Replaced, SessionRecord, Submission, Submitted};
 
 use super::{Service, waiters::News};
@@ -33,6 +35,8 @@ pub struct Handover {
     pub record: Box<SessionRecord>,
     /// What its program answered when it was told of the session; none for browsers that are not told.
     pub answer: Option<serde_json::Value>,
+    /// The store's time at which it became active, if that was just now.
+    pub(crate) as_of: Option<Timestamp>,
     guard: Option<(Service, EndReason)>,
 }
 
@@ -70,13 +74,19 @@ impl Service {
                 let Opened { record, answer } = attempt.run(next).await?;
                 // With a key the client can ask again for the same session; without one nobody else knows its id.
                 let guard = (!key).then(|| (self.clone(), EndReason::Cancelled));
-                Ok(Handover { record, answer, guard })
+                Ok(Handover {
+                    as_of: record.times.started_at,
+                    record,
+                    answer,
+                    guard,
+                })
             }
             Accepted::Known(record) => {
                 let record = self.join(record).await?;
                 Ok(Handover {
                     record,
                     answer: None,
+                    as_of: None,
                     guard: None,
                 })
             }
