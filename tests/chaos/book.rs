@@ -9,11 +9,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use wharf_core::EndReason;
 use wharf_e2e::samples::Samples;
 
 use crate::{
+    blame::{self, Age},
+    options::Means,
     outcome::Outcome,
-    schedule::{Fault, Line, Who},
+    schedule::Fault,
+    told::Told,
 };
 
 /// What must not happen. Each makes the run fail.
@@ -37,14 +41,12 @@ pub const SORTS: [(Sort, &str); 6] = [
     (Sort::Rest, "not as before after the faults"),
 ];
 
-/// A fault is a cause of what is seen up to this long after it was over.
-const AFTERMATH: Duration = Duration::from_secs(20);
-
 pub struct Book {
     started: Instant,
     /// The store may lose the last moments in a fail-over (Redis Cluster, `wait_replicas` 0): numbers of events are then
     /// given anew. Counted, not held against anybody.
     may_rewind: bool,
+    means: Means,
     pages: Mutex<Pages>,
 }
 
@@ -58,28 +60,43 @@ pub struct Pages {
     pub events: u64,
     /// Events told otherwise than before, where the store may lose its last moments.
     pub rewound: u64,
+    /// Ends that clients learned of, to be matched with their causes.
+    pub told: Vec<Told>,
     log: Vec<Logged>,
 }
 
-struct Logged {
-    at: Instant,
-    over: Instant,
-    fault: Fault,
+/// A fault as it was done.
+#[derive(Debug)]
+pub struct Logged {
+    pub at: Instant,
+    /// `None` while it is under way.
+    pub over: Option<Instant>,
+    pub fault: Fault,
 }
+
+/// Which fault of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultId(usize);
 
 // === impl Book ===
 
 impl Book {
-    pub fn new(may_rewind: bool) -> Self {
+    pub fn new(means: Means, may_rewind: bool) -> Self {
         Self {
             started: Instant::now(),
             may_rewind,
+            means,
             pages: Mutex::default(),
         }
     }
 
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// A moment as messages give it.
+    pub fn seconds_at(&self, then: Instant) -> f64 {
+        then.saturating_duration_since(self.started).as_secs_f64()
     }
 
     /// For whoever prints.
@@ -91,23 +108,22 @@ impl Book {
         change(&mut self.pages.lock())
     }
 
-    /// A fault happened now and is over after this long.
-    pub fn fault(&self, fault: Fault, lasts: Duration) {
-        let at = Instant::now();
+    /// A fault begins now; it is under way until [`Self::over`].
+    pub fn begin(&self, fault: Fault) -> FaultId {
         let mut pages = self.pages.lock();
         *pages.faults.entry(fault.kind()).or_default() += 1;
         pages.log.push(Logged {
-            at,
-            over: at + lasts,
+            at: Instant::now(),
+            over: None,
             fault,
         });
+        FaultId(pages.log.len() - 1)
     }
 
-    /// The last fault of a kind lasted until now after all.
-    pub fn fault_over(&self, fault: Fault) {
-        let mut pages = self.pages.lock();
-        if let Some(logged) = pages.log.iter_mut().rev().find(|logged| logged.fault == fault) {
-            logged.over = Instant::now();
+    /// It is undone, and whoever was down serves again.
+    pub fn over(&self, id: FaultId) {
+        if let Some(logged) = self.pages.lock().log.get_mut(id.0) {
+            logged.over = Some(Instant::now());
         }
     }
 
@@ -124,58 +140,42 @@ impl Book {
     /// How a visit ended.
     pub fn visit(&self, task: &'static str, outcome: &Outcome) {
         *self.pages.lock().visits.entry((task, outcome.cause())).or_default() += 1;
+        let is_explained = |at: Instant| self.is_any(at, blame::breaks_front);
         match outcome {
             Outcome::Unanswered(text) => self.finding(Sort::Unanswered, format!("{task}: {text}")),
             Outcome::Strange(text) => self.finding(Sort::Imprecise, format!("{task}: {text}")),
-            Outcome::Broken(text) if !self.is_explained(is_front) => {
-                self.finding(
-                    Sort::Imprecise,
-                    format!("{task}: a connection broke, and no fault explains it: {text}"),
-                );
+            Outcome::Broken(text, at) if !is_explained(*at) => {
+                let then = self.seconds_at(*at);
+                let text = format!("{task}: a connection broke at {then:.3} s, and no fault explains it: {text}");
+                self.finding(Sort::Imprecise, text);
             }
-            Outcome::Balancer(status) if !self.is_explained(is_front) => {
-                self.finding(
-                    Sort::Imprecise,
-                    format!("{task}: the balancer said {status}, and no fault explains it"),
-                );
+            Outcome::Balancer(status, at) if !is_explained(*at) => {
+                let then = self.seconds_at(*at);
+                let text = format!("{task}: the balancer said {status} at {then:.3} s, and no fault explains it");
+                self.finding(Sort::Imprecise, text);
             }
             _ => {}
         }
     }
 
-    /// Whether a fault of such a kind is under way or was over lately.
-    pub fn is_explained(&self, by: impl Fn(Fault) -> bool) -> bool {
+    /// Whether a fault that had begun by then explains it.
+    fn is_any(&self, then: Instant, explains: impl Fn(Fault, Age) -> bool) -> bool {
         let pages = self.pages.lock();
-        let mut recent = pages.log.iter().rev();
-        recent.any(|logged| by(logged.fault) && logged.over + AFTERMATH > Instant::now())
+        let begun = pages.log.iter().rev().filter(|logged| logged.at <= then);
+        let mut ages = begun.map(|logged| {
+            let since = |earlier: Instant| then.saturating_duration_since(earlier);
+            let over = logged.over.filter(|over| *over <= then).map(since);
+            let begun = since(logged.at);
+            (logged.fault, Age { begun, over })
+        });
+        ages.any(|(fault, age)| explains(fault, age))
     }
 
-    /// Whether a fault that may end sessions of this worker was under way or just over, so long ago.
-    pub fn is_loss_explained(&self, worker: usize, ago: Duration) -> bool {
-        let pages = self.pages.lock();
-        let Some(then) = Instant::now().checked_sub(ago) else {
-            return true;
-        };
-        let mut log = pages.log.iter();
-        log.any(|logged| logged.at <= then && logged.over + AFTERMATH > then && is_behind(logged.fault, worker))
-    }
-
-    /// A client was told that its session ended: how long after the fault that did it.
-    pub fn told(&self, reason: &str, worker: Option<usize>) {
-        let (kind, name): (fn(Fault, usize) -> bool, _) = match reason {
-            "worker_lost" => (kills_worker, "worker killed -> client told"),
-            "browser_crashed" => (kills_browser, "browser killed -> client told"),
-            _ => return,
-        };
-        let Some(worker) = worker else { return };
-        let mut pages = self.pages.lock();
-        let cause = pages.log.iter().rev().find(|logged| kind(logged.fault, worker));
-        let Some(took) = cause.map(|logged| logged.at.elapsed()) else {
-            return;
-        };
-        if took < AFTERMATH {
-            pages.notices.entry(name).or_default().push_time(took);
-        }
+    /// Whether a fault may have ended a session of this worker for this reason at that time.
+    pub fn is_loss_explained(&self, worker: usize, reason: EndReason, then: Instant) -> bool {
+        self.is_any(then, |fault, age| {
+            blame::ends_session(fault, age, worker, reason, self.means)
+        })
     }
 
     pub fn measured(&self, what: &'static str, took: Duration) {
@@ -183,39 +183,29 @@ impl Book {
     }
 }
 
-fn kills_worker(fault: Fault, worker: usize) -> bool {
-    matches!(fault, Fault::Kill(Who::Worker(killed), _) if killed == worker)
+// === impl Pages ===
+
+impl Pages {
+    pub fn faults_so_far(&self) -> &[Logged] {
+        &self.log
+    }
 }
 
-fn kills_browser(fault: Fault, worker: usize) -> bool {
-    matches!(fault, Fault::KillBrowser(killed, _) if killed == worker)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Who;
 
-/// What may break a client's own connection without a word.
-fn is_front(fault: Fault) -> bool {
-    matches!(
-        fault,
-        Fault::Kill(Who::Coordinator(_), _)
-            | Fault::Pause(Who::Coordinator(_), _)
-            | Fault::Terminate(Who::Coordinator(_))
-            | Fault::ReloadBalancer
-            | Fault::KillBalancer(_)
-    )
-}
-
-/// What may end sessions of a worker.
-fn is_behind(fault: Fault, worker: usize) -> bool {
-    match fault {
-        Fault::Kill(Who::Worker(who), _) | Fault::Pause(Who::Worker(who), _) | Fault::Terminate(Who::Worker(who)) => {
-            who == worker
-        }
-        Fault::KillBrowser(who, _) | Fault::PauseBrowser(who, ..) => who == worker,
-        Fault::Cut(Line::Gateway(who) | Line::Uplink(who), _)
-        | Fault::Blackhole(Line::Gateway(who) | Line::Uplink(who), _) => who == worker,
-        // Reports reach nobody while the store is away; a coordinator that stood still held reports back.
-        Fault::RestartStore | Fault::PauseStore(_) => true,
-        Fault::Cut(Line::Store(_), _) | Fault::Blackhole(Line::Store(_), _) => true,
-        Fault::Pause(Who::Coordinator(_), _) | Fault::Kill(Who::Coordinator(_), _) => true,
-        Fault::Terminate(Who::Coordinator(_)) | Fault::ReloadBalancer | Fault::KillBalancer(_) => false,
+    #[test]
+    fn fault_that_is_under_way_explains_and_a_later_one_does_not() {
+        let book = Book::new(Means::Proxies, false);
+        let before = Instant::now();
+        let id = book.begin(Fault::Kill(Who::Worker(1), Duration::ZERO));
+        let lost = |at| book.is_loss_explained(1, EndReason::WorkerLost, at);
+        let now = Instant::now();
+        assert!(lost(now) && lost(now + Duration::from_secs(60)));
+        assert!(!lost(before), "it had not begun");
+        book.over(id);
+        assert!(lost(Instant::now()) && !lost(now + Duration::from_secs(60)));
     }
 }

@@ -2,14 +2,24 @@
 //!
 //! Its own file because the limit "answered within a minute" is kept here for all of them.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use wharf_core::EndReason;
 use wharf_testkit::{Cdp, Http};
 
-use crate::{book::Book, outcome::Outcome};
+use crate::{
+    book::Book,
+    outcome::Outcome,
+    told::{Span, Told},
+};
 
 /// A client that is not told anything for this long is a finding.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -31,10 +41,28 @@ pub struct World {
 }
 
 /// A session that a client has.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Own {
     pub id: String,
     pub worker: Option<usize>,
+    attached: Mutex<Vec<Span>>,
+}
+
+// === impl Own ===
+
+impl Own {
+    /// Over a connection from now on.
+    fn attached(&self) {
+        let now = Instant::now();
+        self.attached.lock().push(Span { from: now, to: now });
+    }
+
+    /// The connection was there until now.
+    pub fn is_attached(&self) {
+        if let Some(span) = self.attached.lock().last_mut() {
+            span.to = Instant::now();
+        }
+    }
 }
 
 // === impl World ===
@@ -68,6 +96,7 @@ impl World {
             (Some(id), Some("active")) => Ok(Own {
                 id,
                 worker: text("worker").and_then(|worker| self.number(&worker)),
+                attached: Mutex::default(),
             }),
             (Some(_), Some("ended")) => Err(Outcome::Closed(text("reason").unwrap_or_default())),
             _ => Err(Outcome::Strange(format!("a session that is not active: {body}"))),
@@ -96,7 +125,9 @@ impl World {
     }
 
     pub async fn attach(&self, addr: SocketAddr, own: &Own) -> Result<Cdp, Outcome> {
-        self.connect(addr, &format!("/devtools/browser/{}", own.id)).await
+        let cdp = self.connect(addr, &format!("/devtools/browser/{}", own.id)).await?;
+        own.attached();
+        Ok(cdp)
     }
 
     pub async fn release(&self, own: &Own) -> Outcome {
@@ -107,10 +138,32 @@ impl World {
         }
     }
 
-    /// How a visit that had this session ended, with the time it took to be told.
-    pub fn note(&self, own: Option<&Own>, outcome: &Outcome) {
-        if let (Some(own), Outcome::Closed(reason)) = (own, outcome) {
-            self.book.told(reason, own.worker);
+    /// Releases what a visit had, and says how the visit ended: by what it was told first.
+    pub async fn finish(&self, own: &Own, used: Result<(), Outcome>) -> Result<(), Outcome> {
+        let told_at = Instant::now();
+        let released = self.release(own).await;
+        let (outcome, at) = match used {
+            Err(outcome) => (outcome, told_at),
+            Ok(()) => (released, Instant::now()),
+        };
+        self.note(own, &outcome, at);
+        match outcome {
+            Outcome::Done => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    fn note(&self, own: &Own, outcome: &Outcome, at: Instant) {
+        let Outcome::Closed(reason) = outcome else { return };
+        if let (Ok(reason), Some(worker)) = (EndReason::from_str(reason), own.worker) {
+            let told = Told {
+                session: own.id.clone(),
+                worker,
+                reason,
+                at,
+                attached: own.attached.lock().clone(),
+            };
+            self.book.write(|pages| pages.told.push(told));
         }
     }
 }
@@ -118,12 +171,20 @@ impl World {
 /// A few calls, each answered or the end of the connection.
 pub async fn calls(cdp: &mut Cdp, count: usize, think: Duration) -> Result<(), Outcome> {
     for number in 0..count {
+        // What the fake and the real browser answer alike.
         let method = ["Browser.getVersion", "Target.getTargets"][number % 2];
         let answer = cdp.call(method, json!({})).await;
         answer.map_err(|error| Outcome::of_error(&error))?;
         tokio::time::sleep(think).await;
     }
     Ok(())
+}
+
+/// The same on a session of one's own: how long the connection was there is noted.
+pub async fn own_calls(own: &Own, cdp: &mut Cdp, count: usize, think: Duration) -> Result<(), Outcome> {
+    let made = calls(cdp, count, think).await;
+    own.is_attached();
+    made
 }
 
 /// Closes properly; a socket that does not answer is not waited for.

@@ -12,11 +12,11 @@ use std::{
 use anyhow::Result;
 use rustix::process::Signal;
 use tokio::{task::JoinSet, time::sleep};
-use wharf_testkit::{Cutter, Fleet, Member};
+use wharf_testkit::{Fleet, Member, fleet};
 
 use crate::{
     balancer::Balancer,
-    book::{Book, Sort},
+    book::{Book, FaultId, Sort},
     kernel::{self, Handle, Roster},
     schedule::{Fault, Line, Planned, Who},
 };
@@ -45,7 +45,10 @@ struct Restart {
     who: Who,
     due: Instant,
     since: Instant,
-    fault: Fault,
+    /// The fault that is over when it serves again; none if it ended by itself.
+    fault: Option<FaultId>,
+    /// It was asked to end, and has to do so properly.
+    is_asked: bool,
 }
 
 // === impl Conductor ===
@@ -109,69 +112,80 @@ impl<'a> Conductor<'a> {
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<()> {
-        let (_, lasts) = fault.takes();
+        let picked = match fault {
+            Fault::KillBrowser(worker, pick) | Fault::PauseBrowser(worker, pick, _) => self.browser(worker, pick),
+            _ => None,
+        };
+        let is_void = match fault {
+            // None is there at this moment.
+            Fault::KillBrowser(..) | Fault::PauseBrowser(..) => picked.is_none(),
+            Fault::Cut(Line::Store(_), _) | Fault::Blackhole(Line::Store(_), _) => !self.has_store_lines,
+            _ => false,
+        };
+        if is_void {
+            return Ok(());
+        }
+        let id = self.book.begin(fault);
         match fault {
             Fault::Kill(who, down) => {
-                self.book.fault(fault, lasts);
                 self.member(who).kill9()?;
                 self.note_down(who);
-                self.restart_in(who, down, fault);
+                self.restart_in(who, down, Some(id), false);
             }
             Fault::Terminate(who) => {
-                self.book.fault(fault, lasts);
                 self.member(who).signal(Signal::TERM)?;
-                self.restart_in(who, POLL, fault);
+                self.restart_in(who, POLL, Some(id), true);
             }
-            Fault::Pause(who, span) => {
-                self.book.fault(fault, lasts);
-                self.pause(who, span)?;
+            Fault::Pause(who, span) => self.pause(who, span, id)?,
+            Fault::KillBrowser(..) => {
+                if let Some(browser) = picked {
+                    browser.send(Signal::KILL);
+                }
+                self.book.over(id);
             }
-            Fault::KillBrowser(worker, pick) => {
-                let Some(browser) = self.browser(worker, pick) else {
-                    return Ok(());
-                };
-                self.book.fault(fault, lasts);
-                browser.send(Signal::KILL);
-            }
-            Fault::PauseBrowser(worker, pick, span) => {
-                let Some(browser) = self.browser(worker, pick) else {
-                    return Ok(());
-                };
-                self.book.fault(fault, span);
-                browser.send(Signal::STOP);
-                self.undoing.spawn(async move {
-                    sleep(span).await;
-                    browser.send(Signal::CONT);
-                });
+            Fault::PauseBrowser(_, _, span) => {
+                if let Some(browser) = picked {
+                    browser.send(Signal::STOP);
+                    self.undo_in(span, id, move || {
+                        browser.send(Signal::CONT);
+                    });
+                }
             }
             Fault::RestartStore => {
-                self.book.fault(fault, lasts);
                 self.restart_store().await?;
-                self.book.fault_over(fault);
+                self.book.over(id);
             }
             Fault::PauseStore(span) => {
-                self.book.fault(fault, lasts);
                 self.pause_store(span).await?;
-                self.book.fault_over(fault);
+                self.book.over(id);
             }
             Fault::ReloadBalancer => {
-                self.book.fault(fault, lasts);
                 self.balancer.reload()?;
+                self.book.over(id);
             }
             Fault::KillBalancer(down) => {
-                self.book.fault(fault, lasts);
                 self.balancer.kill()?;
                 sleep(down).await;
                 self.balancer.start().await?;
-                self.book.fault_over(fault);
+                self.book.over(id);
             }
-            Fault::Cut(line, span) => self.disturb(line, span, fault, Cutter::cut),
-            Fault::Blackhole(line, span) => self.disturb(line, span, fault, Cutter::blackhole),
+            Fault::Cut(line, span) => self.disturb(line, span, id, fleet::Line::cut)?,
+            Fault::Blackhole(line, span) => self.disturb(line, span, id, fleet::Line::blackhole)?,
         }
         Ok(())
     }
 
-    fn pause(&mut self, who: Who, span: Duration) -> Result<()> {
+    /// Undoes a fault by itself, whatever the conductor does then.
+    fn undo_in(&mut self, span: Duration, id: FaultId, undo: impl FnOnce() + Send + 'static) {
+        let book = self.book.clone();
+        self.undoing.spawn(async move {
+            sleep(span).await;
+            undo();
+            book.over(id);
+        });
+    }
+
+    fn pause(&mut self, who: Who, span: Duration, id: FaultId) -> Result<()> {
         let member = self.member(who);
         member.pause()?;
         let Some(handle) = Handle::on(member.pid()) else {
@@ -184,8 +198,7 @@ impl<'a> Conductor<'a> {
             }
         };
         hold(true);
-        self.undoing.spawn(async move {
-            sleep(span).await;
+        self.undo_in(span, id, move || {
             handle.send(Signal::CONT);
             hold(false);
         });
@@ -201,20 +214,20 @@ impl<'a> Conductor<'a> {
         pids.into_iter().min().and_then(Handle::on)
     }
 
-    fn disturb(&mut self, line: Line, span: Duration, fault: Fault, how: fn(&Cutter)) {
-        let cutter = match line {
-            Line::Gateway(worker) => self.fleet.cutter_of_gateway(worker),
-            Line::Uplink(worker) => self.fleet.cutter_of_uplink(worker),
-            Line::Store(_) if !self.has_store_lines => return,
-            Line::Store(coordinator) => self.fleet.cutter_of_store(coordinator),
+    fn disturb(&mut self, line: Line, span: Duration, id: FaultId, how: fn(&fleet::Line) -> Result<()>) -> Result<()> {
+        let line = match line {
+            Line::Gateway(worker) => self.fleet.line_of_gateway(worker),
+            Line::Uplink(worker) => self.fleet.line_of_uplink(worker),
+            Line::Store(coordinator) => fleet::Line::Proxy(self.fleet.cutter_of_store(coordinator).clone()),
         };
-        let cutter = cutter.clone();
-        self.book.fault(fault, span);
-        how(&cutter);
-        self.undoing.spawn(async move {
-            sleep(span).await;
-            cutter.heal();
+        how(&line)?;
+        let book = self.book.clone();
+        self.undo_in(span, id, move || {
+            if let Err(error) = line.heal() {
+                book.finding(Sort::Rest, format!("a line could not be healed: {error:#}"));
+            }
         });
+        Ok(())
     }
 
     /// A server restarts; a cluster fails over, and the old primary comes back as a replica.
@@ -240,13 +253,14 @@ impl<'a> Conductor<'a> {
         cluster.node(primary).resume()
     }
 
-    fn restart_in(&mut self, who: Who, span: Duration, fault: Fault) {
+    fn restart_in(&mut self, who: Who, span: Duration, fault: Option<FaultId>, is_asked: bool) {
         let now = Instant::now();
         self.restarts.push(Restart {
             who,
             due: now + span,
             since: now,
             fault,
+            is_asked,
         });
     }
 
@@ -269,15 +283,18 @@ impl<'a> Conductor<'a> {
             self.restarts.push(restart);
             return;
         }
-        if matches!(restart.fault, Fault::Terminate(_)) {
-            self.ended_well(who);
+        if restart.is_asked {
+            self.ended_well(who).await;
+        }
+        if let Who::Worker(worker) = who {
+            // From here on it may have browsers, long before it is ready.
+            self.roster.change(worker, |post| post.down_since = None);
         }
         match self.member(who).start_again().await {
             Ok(()) => {
-                if let Who::Worker(worker) = who {
-                    self.roster.change(worker, |post| post.down_since = None);
+                if let Some(id) = restart.fault {
+                    self.book.over(id);
                 }
-                self.book.fault_over(restart.fault);
             }
             Err(error) => {
                 eprintln!("chaos: {who:?} did not start: {error:#}");
@@ -287,18 +304,20 @@ impl<'a> Conductor<'a> {
                 }
                 // One that hangs in its start is killed, as a supervisor's start limit does.
                 let _ = self.member(who).kill9();
+                self.note_down(who);
                 restart.due = Instant::now() + 5 * POLL;
-                restart.fault = Fault::Kill(who, Duration::ZERO);
+                restart.is_asked = false;
                 self.restarts.push(restart);
             }
         }
     }
 
     /// One that was told to end says goodbye with 0, and a worker leaves nothing.
-    fn ended_well(&mut self, who: Who) {
+    async fn ended_well(&mut self, who: Who) {
         let member = self.member(who);
-        let (status, run_dir) = (member.ended(), member.run_dir());
-        if status.is_none_or(|status| !status.success()) {
+        // Its first thread may be gone a moment before the others, and then it has no status yet.
+        let (status, run_dir) = (member.wait_end().await, member.run_dir());
+        if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
             let text = format!(
                 "{who:?} ended with {status:?} after SIGTERM; its log ends:\n{}",
                 member.log_tail()
@@ -329,7 +348,7 @@ impl<'a> Conductor<'a> {
             );
             self.book.finding(Sort::Rest, text);
             self.note_down(who);
-            self.restart_in(who, POLL, Fault::Kill(who, Duration::ZERO));
+            self.restart_in(who, POLL, None, false);
         }
     }
 }

@@ -6,11 +6,13 @@
 //! - [`options`], [`table`]: the command line and what comes out
 //! - [`schedule`], [`plan`]: which faults, which visits; pure, from the seed
 //! - [`conductor`], [`balancer`]: the faults done · [`client`], [`visits`], [`outcome`]: the clients and what they are told
-//! - [`watch`], [`kernel`], [`follow`]: what is looked at meanwhile · [`rest`]: the verdict afterwards · [`book`]: the account
+//! - [`watch`], [`kernel`], [`follow`]: what is looked at meanwhile · [`rest`]: the verdict afterwards
+//! - [`book`]: the account · [`blame`]: which fault explains what · [`told`]: how soon clients learned of it
 //!
 //! Invariant: nothing it starts outlives it; what must not happen makes it end with 1.
 
 mod balancer;
+mod blame;
 mod book;
 mod client;
 mod conductor;
@@ -22,12 +24,13 @@ mod plan;
 mod rest;
 mod schedule;
 mod table;
+mod told;
 mod visits;
 mod watch;
 
 use std::{fs, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use parking_lot::RwLock;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -35,7 +38,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use wharf_store::Store as _;
-use wharf_testkit::{BrowserUnderTest, Fleet, FleetStore};
+use wharf_testkit::{BrowserUnderTest, Fleet, FleetStore, fleet::hosts};
 
 use crate::{
     balancer::Balancer,
@@ -44,7 +47,7 @@ use crate::{
     conductor::Conductor,
     follow::Heard,
     kernel::{Post, Roster},
-    options::Options,
+    options::{Means, Options},
     rest::Account,
     schedule::{Planned, Size},
 };
@@ -52,8 +55,7 @@ use crate::{
 /// A visit under way when the faults end may still wait for all its limits.
 const VISITS_END_WITHIN: Duration = Duration::from_secs(150);
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(problem) => {
@@ -65,23 +67,24 @@ async fn main() -> ExitCode {
         print!("{}", options::HELP);
         return ExitCode::SUCCESS;
     }
+    // The same whatever the means: a seed is a seed.
     let size = Size {
         coordinators: options.coordinators,
         workers: options.workers,
         lines: true,
     };
     let planned = schedule::schedule(options.seed, size, options.length);
+    // Before anything is printed: this process may begin anew.
+    let means = match options.schedule_only {
+        true => Ok(Means::Proxies),
+        false => choose(options.lines),
+    };
     println!("seed {}: {} faults", options.seed, planned.len());
     planned.iter().for_each(|planned| println!("{planned}"));
     if options.schedule_only {
         return ExitCode::SUCCESS;
     }
-    // Dropping the run ends the fleet.
-    let outcome = tokio::select! {
-        outcome = run(&options, &planned) => outcome,
-        () = told_to_stop() => Err(anyhow::anyhow!("stopped by a signal")),
-    };
-    match outcome {
+    match means.and_then(|means| play(&options, means, &planned)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -89,6 +92,35 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Namespaces where this machine has them: then this process begins anew in one of its own, and comes back here.
+fn choose(wish: Option<Means>) -> Result<Means> {
+    if hosts::is_inside() {
+        eprintln!("chaos: lines are namespaces: each worker is a host of its own");
+        return Ok(Means::Namespaces);
+    }
+    let why = match wish {
+        Some(Means::Proxies) => "as asked for".to_owned(),
+        _ => match hosts::probe() {
+            Ok(()) => format!("{:#}", hosts::enter()),
+            Err(why) => format!("no namespaces here: {why}"),
+        },
+    };
+    ensure!(wish != Some(Means::Namespaces), "{why}");
+    eprintln!("chaos: lines are proxies: {why}");
+    Ok(Means::Proxies)
+}
+
+/// The run, or its end by a signal: dropping it ends the fleet.
+fn play(options: &Options, means: Means, planned: &[Planned]) -> Result<bool> {
+    let runtime = tokio::runtime::Runtime::new().context("could not start the runtime")?;
+    runtime.block_on(async {
+        tokio::select! {
+            outcome = run(options, means, planned) => outcome,
+            () = told_to_stop() => Err(anyhow::anyhow!("stopped by a signal")),
+        }
+    })
 }
 
 /// SIGINT or SIGTERM.
@@ -103,26 +135,25 @@ async fn told_to_stop() {
 }
 
 /// The whole run; whether all is well.
-async fn run(options: &Options, planned: &[Planned]) -> Result<bool> {
-    let browser = match options.real {
-        true => BrowserUnderTest::HeadlessShell,
-        false => BrowserUnderTest::Fake,
-    };
-    let mut fleet = Fleet::builder()
+async fn run(options: &Options, means: Means, planned: &[Planned]) -> Result<bool> {
+    let mut builder = Fleet::builder()
         .store(options.store)
         .coordinators(options.coordinators)
         .workers(options.workers)
         .slots(options.slots)
         .balancer(true)
         .cutters(true)
-        .browser(browser)
+        .hosts(means == Means::Namespaces)
         .flag("--drain-timeout=4s")
         .flag("--log=info,wharf_coordinator=debug,wharf_worker=debug,wharf_fleet=debug")
         .coordinator_flag("--ping-interval=5s")
-        .coordinator_flag("--dead-after=20s")
-        .start()
-        .await?;
-    let book = Arc::new(Book::new(options.store == FleetStore::RedisCluster));
+        .coordinator_flag("--dead-after=20s");
+    let real = options.browsers.real_workers(options.workers);
+    for worker in options.workers - real..options.workers {
+        builder = builder.browser_at(worker, BrowserUnderTest::HeadlessShell);
+    }
+    let mut fleet = builder.start().await?;
+    let book = Arc::new(Book::new(means, options.store == FleetStore::RedisCluster));
     // Workers say goodbye through it: it goes last.
     let mut balancer = Balancer::of(&fleet);
     let account = match break_it(&mut fleet, &mut balancer, options, planned, &book).await {
@@ -137,7 +168,7 @@ async fn run(options: &Options, planned: &[Planned]) -> Result<bool> {
         book.finding(Sort::Leak, format!("the fleet did not end tidily: {error:#}"));
     }
     let is_well = book.read(|pages| {
-        println!("\n{}", table::table(options, pages, account.as_ref()));
+        println!("\n{}", table::table(options, means, pages, account.as_ref()));
         for (sort, text) in &pages.findings {
             println!("FINDING ({sort:?}) {text}");
         }
@@ -185,6 +216,7 @@ async fn break_it(
     let mut watching = JoinSet::new();
     watching.spawn(watch::store(observer.clone(), book.clone(), stop.clone()));
     watching.spawn(watch::kernel(roster.clone(), book.clone(), stop.clone()));
+    watching.spawn(watch::progress(book.clone(), heard.clone(), stop.clone()));
     let mut followers = JoinSet::new();
     for first in 0..options.coordinators {
         followers.spawn(follow::follow(world.clone(), heard.clone(), first, stop.clone()));
@@ -232,7 +264,7 @@ fn keep_logs(fleet: &Fleet, options: &Options) -> Result<tempfile::TempDir> {
         None => builder.tempdir()?,
     };
     for member in fleet.members() {
-        fs::write(dir.path().join(format!("{}.log", member.name())), member.log())?;
+        copy_if_there(&member.log_file(), &dir.path().join(format!("{}.log", member.name())))?;
     }
     copy_if_there(
         &fleet.home().join("nginx/access.log"),

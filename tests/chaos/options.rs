@@ -14,7 +14,10 @@ cargo xtask chaos: breaks a real fleet on this machine on purpose, and proves th
   --store ENGINE   postgres (default), redis or redis-cluster
   --clients N      clients at work at once (24)
   --coordinators N (3)   --workers N (4)   --slots N (2)
-  --real           the real headless shell instead of fake browsers (fewer clients)
+  --browsers WHICH mixed (default: the last worker runs the real headless shell, the others the fake), fake or real
+  --real           short for --browsers real (fewer clients)
+  --lines MEANS    how partitions are made: namespaces (each worker is a host of its own; needs root, ip, unshare and
+                   nsenter), proxies (in each line), or auto (default): namespaces if this machine lets us
   --logs DIR       keep every log there, whatever happens; else they are kept only when something is wrong
   --schedule       print the faults of this seed and end
 
@@ -28,6 +31,22 @@ Examples:
 Ends with 1 if anything leaked, an invariant was broken, a client was not answered or told something imprecise.
 ";
 
+/// How partitions are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    Namespaces,
+    Proxies,
+}
+
+/// Which browsers there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Browsers {
+    /// The real one on the last worker.
+    Mixed,
+    Fake,
+    Real,
+}
+
 #[derive(Debug, Clone)]
 pub struct Options {
     pub length: Duration,
@@ -37,12 +56,38 @@ pub struct Options {
     pub coordinators: usize,
     pub workers: usize,
     pub slots: u32,
-    pub real: bool,
+    pub browsers: Browsers,
+    /// `None` leaves it to the machine.
+    pub lines: Option<Means>,
     pub logs: Option<PathBuf>,
     pub schedule_only: bool,
     pub help: bool,
     /// As it was given, to be given again.
     pub line: String,
+}
+
+// === impl Means ===
+
+impl Means {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Namespaces => "namespaces",
+            Self::Proxies => "proxies",
+        }
+    }
+}
+
+// === impl Browsers ===
+
+impl Browsers {
+    /// How many of so many workers, the last ones, run the real browser.
+    pub fn real_workers(self, workers: usize) -> usize {
+        match self {
+            Self::Mixed => 1.min(workers),
+            Self::Fake => 0,
+            Self::Real => workers,
+        }
+    }
 }
 
 // === impl Options ===
@@ -58,7 +103,8 @@ impl Options {
             coordinators: 3,
             workers: 4,
             slots: 2,
-            real: false,
+            browsers: Browsers::Mixed,
+            lines: None,
             logs: None,
             schedule_only: false,
             help: false,
@@ -85,14 +131,16 @@ impl Options {
                 "--workers" => options.workers = number(&flag, &value()?)?,
                 "--slots" => options.slots = number(&flag, &value()?)?,
                 "--logs" => options.logs = Some(value()?.into()),
-                "--real" => options.real = true,
+                "--real" => options.browsers = Browsers::Real,
+                "--browsers" => options.browsers = browsers(&value()?)?,
+                "--lines" => options.lines = lines(&value()?)?,
                 "--schedule" => options.schedule_only = true,
                 "--help" | "-h" => options.help = true,
                 _ => return Err(format!("unknown argument {flag}")),
             }
         }
         if options.clients == 0 {
-            options.clients = if options.real { 8 } else { 24 };
+            options.clients = if options.browsers == Browsers::Real { 8 } else { 24 };
         }
         if options.coordinators == 0 || options.workers == 0 || options.slots == 0 {
             return Err("a fleet has at least one coordinator, one worker and one slot".to_owned());
@@ -103,6 +151,24 @@ impl Options {
 
 fn number<T: std::str::FromStr>(flag: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{flag}: {text:?} is no number"))
+}
+
+fn browsers(text: &str) -> Result<Browsers, String> {
+    match text {
+        "mixed" => Ok(Browsers::Mixed),
+        "fake" => Ok(Browsers::Fake),
+        "real" => Ok(Browsers::Real),
+        _ => Err(format!("--browsers: expected mixed, fake or real, got {text}")),
+    }
+}
+
+fn lines(text: &str) -> Result<Option<Means>, String> {
+    match text {
+        "auto" => Ok(None),
+        "namespaces" => Ok(Some(Means::Namespaces)),
+        "proxies" => Ok(Some(Means::Proxies)),
+        _ => Err(format!("--lines: expected namespaces, proxies or auto, got {text}")),
+    }
 }
 
 fn store(text: &str) -> Result<FleetStore, String> {
@@ -136,5 +202,24 @@ mod tests {
         assert!(parse("--store mysql").unwrap_err().contains("mysql"));
         assert!(parse("--seed x").unwrap_err().contains("--seed"));
         assert!(parse("--workers 0").is_err());
+        assert!(parse("--lines rope").unwrap_err().contains("rope"));
+        assert!(parse("--browsers lynx").unwrap_err().contains("lynx"));
+    }
+
+    #[test]
+    fn lines_and_browsers_are_chosen() {
+        let options = parse("").unwrap();
+        assert_eq!(
+            (options.lines, options.browsers, options.clients),
+            (None, Browsers::Mixed, 24)
+        );
+        assert_eq!(options.browsers.real_workers(4), 1);
+        let options = parse("--lines=namespaces --browsers fake").unwrap();
+        assert_eq!(
+            (options.lines, options.browsers.real_workers(4)),
+            (Some(Means::Namespaces), 0)
+        );
+        assert_eq!(parse("--real").unwrap().browsers.real_workers(4), 4);
+        assert_eq!(parse("--lines auto").unwrap().lines, None);
     }
 }

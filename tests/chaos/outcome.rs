@@ -3,7 +3,7 @@
 //! Its own file because "every client got its answer or a precise error" is decided here: whatever is neither one of our
 //! error codes, nor one of our close reasons, nor plainly the balancer's or the network's doing, is a finding.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Instant};
 
 use wharf_core::{EndReason, ErrorCode};
 use wharf_testkit::{CdpEnd, CdpError, Reply};
@@ -19,10 +19,11 @@ pub enum Outcome {
     Refused(String),
     /// One of our reasons, in a close frame.
     Closed(String),
-    /// The balancer's own page: it had nobody to ask, or lost whom it asked.
-    Balancer(u16),
-    /// The connection broke without a word.
-    Broken(String),
+    /// The balancer's own page: it had nobody to ask, or lost whom it asked; and when. A visit goes on after that, and what
+    /// explains it must have been there then.
+    Balancer(u16, Instant),
+    /// The connection broke without a word, and when.
+    Broken(String, Instant),
     /// Nothing came in time. Must not happen.
     Unanswered(String),
     /// Something came that is none of the above. Must not happen.
@@ -44,8 +45,8 @@ impl Outcome {
             Self::Left => "left on purpose".to_owned(),
             Self::Refused(code) => format!("refused: {code}"),
             Self::Closed(reason) => format!("closed: {reason}"),
-            Self::Balancer(status) => format!("balancer: {status}"),
-            Self::Broken(_) => "connection broke".to_owned(),
+            Self::Balancer(status, _) => format!("balancer: {status}"),
+            Self::Broken(..) => "connection broke".to_owned(),
             Self::Unanswered(_) => "UNANSWERED".to_owned(),
             Self::Strange(_) => "STRANGE".to_owned(),
         }
@@ -73,7 +74,7 @@ impl Outcome {
         let is_balancers = reply.text().contains("nginx");
         match status {
             200..=299 => Self::Done,
-            502..=504 if is_balancers => Self::Balancer(status),
+            502..=504 if is_balancers => Self::Balancer(status, Instant::now()),
             _ => Self::Strange(format!("{status}: {}", reply.text())),
         }
     }
@@ -83,7 +84,7 @@ impl Outcome {
         let word = end.reason.split(':').next().unwrap_or_default();
         let is_known = [SENT_AWAY, UNREACHABLE].contains(&word) || EndReason::from_str(word).is_ok();
         match end.code {
-            None | Some(1006) => Self::Broken(end.reason.clone()),
+            None | Some(1006) => Self::Broken(end.reason.clone(), Instant::now()),
             Some(_) if is_known => Self::Closed(word.to_owned()),
             Some(code) => Self::Strange(format!("closed with {code}: {}", end.reason)),
         }
@@ -95,7 +96,7 @@ impl Outcome {
                 Self::Done => Self::Strange(format!("an upgrade answered with {}", reply.status)),
                 other => other,
             },
-            CdpError::Connect { problem, .. } => Self::Broken(problem.clone()),
+            CdpError::Connect { problem, .. } => Self::Broken(problem.clone(), Instant::now()),
             CdpError::Ended(end) => Self::of_end(end),
             CdpError::Method { .. } => Self::Strange(error.to_string()),
             CdpError::Timeout { .. } => Self::Unanswered(error.to_string()),
@@ -107,14 +108,14 @@ impl Outcome {
         let text = format!("{error:#}");
         match text.contains("no answer within") {
             true => Self::Unanswered(text),
-            false => Self::Broken(text),
+            false => Self::Broken(text, Instant::now()),
         }
     }
 
     /// Whether asking again (or attaching again) may help: nothing final was said.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Balancer(_) | Self::Broken(_) => true,
+            Self::Balancer(..) | Self::Broken(..) => true,
             Self::Closed(reason) => reason == SENT_AWAY || reason == UNREACHABLE,
             Self::Refused(code) => matches!(
                 code.as_str(),
@@ -174,7 +175,7 @@ mod tests {
         );
         assert!(of(500, r#"{"error":{"code":"internal"}}"#).is_finding());
         assert!(of(502, "upstream").is_finding());
-        assert_eq!(of(502, "<center>nginx</center>"), Outcome::Balancer(502));
+        assert_eq!(of(502, "<center>nginx</center>").cause(), "balancer: 502");
         let end = |code, reason: &str| {
             Outcome::of_end(&CdpEnd {
                 code,

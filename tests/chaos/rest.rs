@@ -21,6 +21,7 @@ use crate::{
     client::{World, calls, close},
     follow::Heard,
     kernel::{self, Roster},
+    told::{self, Anchor},
     watch,
 };
 
@@ -56,9 +57,11 @@ pub async fn check(world: &World, observer: &Arc<JournalStore>, roster: &Roster,
         }
     }
     let snapshot = observer.snapshot().await?;
+    let anchor = Anchor::on(&snapshot);
     ended_once(&snapshot, heard, book);
     keys_made_one(&snapshot, book);
-    losses_have_causes(&snapshot, world);
+    losses_have_causes(&snapshot, anchor, world);
+    told::measure(&snapshot, anchor, book);
     if let Err(error) = agree(world).await {
         book.finding(Sort::Rest, format!("{error:#}"));
     }
@@ -145,7 +148,7 @@ fn ended_once(snapshot: &Snapshot, heard: &Heard, book: &Book) {
 }
 
 /// A browser or worker is lost by a fault, and only by one.
-fn losses_have_causes(snapshot: &Snapshot, world: &World) {
+fn losses_have_causes(snapshot: &Snapshot, anchor: Anchor, world: &World) {
     for record in &snapshot.sessions {
         let (Some(reason), Some(ended_at), Some(worker)) = (record.reason(), record.ended_at, record.worker) else {
             continue;
@@ -158,12 +161,20 @@ fn losses_have_causes(snapshot: &Snapshot, world: &World) {
                 | EndReason::WorkerDrained
                 | EndReason::LaunchFailed
         );
-        let number = world.number(&worker.to_string());
-        let ago = snapshot.at.since(ended_at);
-        if is_loss && number.is_some_and(|number| !world.book.is_loss_explained(number, ago)) {
+        let (Some(number), Some(then)) = (world.number(&worker.to_string()), anchor.here(ended_at)) else {
+            continue;
+        };
+        if is_loss && !world.book.is_loss_explained(number, reason, then) {
+            let life = match record.times.started_at {
+                Some(_) => "active",
+                None => "never active",
+            };
             let text = format!(
-                "{} ended as {reason} {ago:?} ago, and no fault explains it: {:?}",
-                record.id, record.detail
+                "{} of {}, {life}, on worker {number} ended as {reason} at {:.3} s, and no fault explains it: {:?}",
+                record.id,
+                record.coordinator,
+                world.book.seconds_at(then),
+                record.detail
             );
             world.book.finding(Sort::Imprecise, text);
         }
@@ -230,6 +241,7 @@ async fn account_of(http: &Http) -> Result<Value> {
         .iter()
         .map(|one| json!([one["id"], one["state"], one["busy"]]))
         .collect();
+    // From the oldest that is kept: which one that is, they must agree on, too.
     let mut stream = http.events("/v1/events?after=0").await?;
     let mut events: Vec<String> = Vec::new();
     while let Some(event) = stream.next_within(Duration::from_millis(500)).await? {

@@ -8,7 +8,7 @@ use wharf_core::EndReason;
 
 use crate::{
     book::{Pages, SORTS},
-    options::Options,
+    options::{Means, Options},
     rest::Account,
     schedule::KINDS,
 };
@@ -26,13 +26,17 @@ fn is_loss(reason: &str) -> bool {
     !kept.iter().any(|kept| kept.as_str() == reason)
 }
 
-pub fn table(options: &Options, pages: &Pages, account: Option<&Account>) -> String {
+pub fn table(options: &Options, means: Means, pages: &Pages, account: Option<&Account>) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "| {name} | {value} |");
     };
     row("what", "count".to_owned());
     row("---", "---:".to_owned());
+    row("lines", means.name().to_owned());
+    let real = options.browsers.real_workers(options.workers);
+    row("workers with the fake browser", (options.workers - real).to_string());
+    row("workers with the real headless shell", real.to_string());
     for kind in KINDS {
         row(
             &format!("fault: {kind}"),

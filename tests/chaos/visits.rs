@@ -15,7 +15,7 @@ use wharf_testkit::Cdp;
 
 use crate::{
     book::Sort,
-    client::{LIMIT, Own, World, calls, close},
+    client::{LIMIT, Own, World, calls, close, own_calls},
     outcome::Outcome,
     plan::{Task, Visit},
 };
@@ -61,18 +61,12 @@ async fn api(world: &World, label: &str, operation: &str, count: usize, think: D
 async fn use_it(world: &World, own: &Own, count: usize, think: Duration) -> Result<(), Outcome> {
     let used = async {
         let mut cdp = world.attach(world.door, own).await?;
-        calls(&mut cdp, count, think).await?;
+        own_calls(own, &mut cdp, count, think).await?;
         close(cdp).await;
         Ok(())
     };
     let used = used.await;
-    let released = world.release(own).await;
-    let outcome = used.err().unwrap_or(released);
-    world.note(Some(own), &outcome);
-    match outcome {
-        Outcome::Done => Ok(()),
-        other => Err(other),
-    }
+    world.finish(own, used).await
 }
 
 async fn direct(world: &World, count: usize, think: Duration) -> Result<(), Outcome> {
@@ -128,11 +122,11 @@ async fn vanish(world: &World, label: &str, by_api: bool, after: Duration) -> Re
 /// One coordinator after the other, each its own connection to the same browser.
 async fn wander(world: &World, label: &str, through: &[usize], count: usize) -> Result<(), Outcome> {
     let own = world.create(label, "agent", None).await?;
-    let mut outcome = Outcome::Done;
+    let mut wandered = Ok(());
     for (step, coordinator) in through.iter().enumerate() {
         let used = async {
             let mut cdp = world.attach(world.coordinators[*coordinator], &own).await?;
-            calls(&mut cdp, count, Duration::ZERO).await?;
+            own_calls(&own, &mut cdp, count, Duration::ZERO).await?;
             match step % 2 {
                 0 => cdp.abandon(),
                 _ => close(cdp).await,
@@ -143,21 +137,13 @@ async fn wander(world: &World, label: &str, through: &[usize], count: usize) -> 
             // That coordinator is down or going: another one serves.
             Err(passing) if Outcome::is_passing(&passing) => world.book.visit("wander", &passing),
             Err(other) => {
-                outcome = other;
+                wandered = Err(other);
                 break;
             }
             Ok(()) => {}
         }
     }
-    let released = world.release(&own).await;
-    if outcome == Outcome::Done {
-        outcome = released;
-    }
-    world.note(Some(&own), &outcome);
-    match outcome {
-        Outcome::Done => Ok(()),
-        other => Err(other),
-    }
+    world.finish(&own, wandered).await
 }
 
 async fn stay(
@@ -172,7 +158,7 @@ async fn stay(
     let lived = async {
         let mut cdp = world.attach(world.door, &own).await?;
         while started.elapsed() < span && !stop.is_cancelled() {
-            match calls(&mut cdp, 1, beat).await {
+            match own_calls(&own, &mut cdp, 1, beat).await {
                 Ok(()) => {}
                 Err(outcome) if outcome.is_passing() => {
                     world.book.visit("stay (cut off)", &outcome);
@@ -185,13 +171,7 @@ async fn stay(
         Ok(())
     };
     let lived = lived.await;
-    let released = world.release(&own).await;
-    let outcome = lived.err().unwrap_or(released);
-    world.note(Some(&own), &outcome);
-    match outcome {
-        Outcome::Done => Ok(()),
-        other => Err(other),
-    }
+    world.finish(&own, lived).await
 }
 
 /// Back to a live session after being cut off, through whoever the balancer finds.
@@ -200,7 +180,7 @@ async fn reattach(world: &World, own: &Own) -> Result<Cdp, Outcome> {
     loop {
         let back = async {
             let mut cdp = world.attach(world.door, own).await?;
-            calls(&mut cdp, 1, Duration::ZERO).await?;
+            own_calls(own, &mut cdp, 1, Duration::ZERO).await?;
             Ok(cdp)
         };
         match back.await {

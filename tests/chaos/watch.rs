@@ -2,7 +2,10 @@
 //!
 //! Its own file because it must not depend on what it watches: it asks no coordinator and no worker.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use tokio::time::{sleep, timeout};
@@ -13,21 +16,43 @@ use wharf_store::{Snapshot, Store as _, invariants::violations};
 
 use crate::{
     book::{Book, Sort},
+    follow::Heard,
     kernel::{self, Lonely, Roster},
 };
 
 const STORE_BEAT: Duration = Duration::from_secs(2);
+const MINUTE: Duration = Duration::from_secs(60);
 const KERNEL_BEAT: Duration = Duration::from_millis(700);
 /// A store that is held answers nobody; that is no finding.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A look reads the whole archive, which grows: after an hour a look takes seconds. Watching must not become the load.
+const REST: u32 = 10;
 
 /// Looks into the store until told to stop.
 pub async fn store(observer: Arc<JournalStore>, book: Arc<Book>, stop: CancellationToken) {
     while !stop.is_cancelled() {
+        let started = Instant::now();
         if let Ok(Ok(snapshot)) = timeout(PATIENCE, observer.snapshot()).await {
             check(&snapshot, &book);
         }
-        sleep(STORE_BEAT).await;
+        let pause = STORE_BEAT.max(REST * started.elapsed());
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// A line a minute, for whoever waits for an hour.
+pub async fn progress(book: Arc<Book>, heard: Arc<Heard>, stop: CancellationToken) {
+    for minute in 1.. {
+        tokio::select! {
+            () = sleep(MINUTE) => {}
+            () = stop.cancelled() => return,
+        }
+        let (faults, findings) = book.read(|pages| (pages.faults.values().sum::<u64>(), pages.findings.len()));
+        let sessions = heard.sessions();
+        eprintln!("chaos: {minute} min: {faults} faults, {sessions} sessions ended, {findings} findings");
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
-use wharf_testkit::binaries::built_binary;
+use wharf_testkit::{binaries::built_binary, fleet::hosts};
 
 /// Faults for 45 s, then the clients' own limits, then calm.
 const LIMIT: Duration = Duration::from_secs(330);
@@ -22,9 +22,16 @@ fn row(table: &str, name: &str) -> Result<u64> {
     Ok(cell.trim().parse()?)
 }
 
-async fn survives(store: &str, seed: &str) -> Result<()> {
+/// Whether the table says so.
+fn says(table: &str, name: &str, value: &str) -> bool {
+    table.lines().any(|line| line == format!("| {name} | {value} |"))
+}
+
+/// With partitions by these means; the table says which they were.
+async fn survives(store: &str, seed: &str, lines: &str) -> Result<String> {
     let mut command = Command::new(built_binary("chaos")?);
     command.args(["--minutes", "0.75", "--clients", "16", "--seed", seed, "--store", store]);
+    command.args(["--lines", lines]);
     let output = tokio::time::timeout(LIMIT, command.kill_on_drop(true).output()).await??;
     let (table, errors) = (
         String::from_utf8_lossy(&output.stdout),
@@ -45,15 +52,26 @@ async fn survives(store: &str, seed: &str) -> Result<()> {
         table.contains(&format!("seed {seed}: repeat with `cargo xtask chaos ")),
         "{table}"
     );
-    Ok(())
+    ensure!(row(&table, "workers with the fake browser")? == 3, "{table}");
+    ensure!(row(&table, "workers with the real headless shell")? == 1, "{table}");
+    Ok(table.into_owned())
 }
 
 #[tokio::test]
 async fn fleet_on_postgres_survives_chaos() -> Result<()> {
-    survives("postgres", "1").await
+    let table = survives("postgres", "1", "auto").await?;
+    // Whatever this machine allows: a host of its own for each worker, or a proxy in each line.
+    let lines = match hosts::probe() {
+        Ok(()) => "namespaces",
+        Err(_) => "proxies",
+    };
+    ensure!(says(&table, "lines", lines), "{lines} are not in\n{table}");
+    Ok(())
 }
 
 #[tokio::test]
 async fn fleet_on_redis_survives_chaos() -> Result<()> {
-    survives("redis", "2").await
+    let table = survives("redis", "2", "proxies").await?;
+    ensure!(says(&table, "lines", "proxies"), "{table}");
+    Ok(())
 }

@@ -117,6 +117,18 @@ const NEEDS: &[Need] = &[
         signs: &["haproxy", "/usr/sbin/haproxy"],
     },
     Need {
+        package: "iproute2",
+        why: "chaos parts a fleet with network namespaces",
+        scope: Scope::Everything,
+        signs: &["ip", "/usr/sbin/ip"],
+    },
+    Need {
+        package: "util-linux",
+        why: "chaos makes and enters those with unshare and nsenter",
+        scope: Scope::Everything,
+        signs: &["nsenter"],
+    },
+    Need {
         package: "libfaketime",
         why: "tests give a fleet's processes clocks that disagree",
         scope: Scope::Everything,

@@ -7,7 +7,7 @@
 
 use std::{
     fs::{self, File},
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command, Stdio},
@@ -34,7 +34,8 @@ pub(super) struct Balancer {
 // === impl Balancer ===
 
 impl Balancer {
-    pub(super) async fn start(home: &Path, coordinators: &[SocketAddr]) -> Result<Self> {
+    /// In front of these. It is called at 127.0.0.1; it listens there or, for hosts that call from elsewhere, everywhere.
+    pub(super) async fn start(home: &Path, coordinators: &[SocketAddr], listen: Ipv4Addr) -> Result<Self> {
         let dir = home.join("nginx");
         fs::create_dir_all(&dir)?;
         let path = workspace_root().join("deploy/nginx.conf.template");
@@ -48,7 +49,8 @@ impl Balancer {
         let mut last = anyhow::anyhow!("never tried");
         for _ in 0..STARTS {
             let addr = SocketAddr::from(([127, 0, 0, 1], ports::free()?));
-            fs::write(dir.join("nginx.conf"), text.replace("${LISTEN}", &addr.to_string()))?;
+            let listen = SocketAddr::from((listen, addr.port()));
+            fs::write(dir.join("nginx.conf"), text.replace("${LISTEN}", &listen.to_string()))?;
             match Self::launch(&dir, addr).await {
                 Ok(balancer) => return Ok(balancer),
                 Err(error) => last = error,

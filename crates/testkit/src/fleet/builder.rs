@@ -39,7 +39,9 @@ pub struct FleetBuilder {
     pub(super) slots: u32,
     pub(super) has_balancer: bool,
     pub(super) has_cutters: bool,
+    pub(super) has_hosts: bool,
     browser: BrowserUnderTest,
+    browsers_at: Vec<(usize, BrowserUnderTest)>,
     faults: Vec<String>,
     coordinator_flags: Vec<OsString>,
     worker_flags: Vec<OsString>,
@@ -58,7 +60,9 @@ impl FleetBuilder {
             slots: 2,
             has_balancer: false,
             has_cutters: false,
+            has_hosts: false,
             browser: BrowserUnderTest::default(),
+            browsers_at: Vec::new(),
             faults: Vec::new(),
             coordinator_flags: Vec::new(),
             worker_flags: Vec::new(),
@@ -104,9 +108,22 @@ impl FleetBuilder {
         self
     }
 
+    /// Each worker on a host of its own (see [`super::hosts`]): its lines are that host's then, and no proxies. The program
+    /// must be in its private namespace, and there must be a balancer.
+    pub fn hosts(mut self, wanted: bool) -> Self {
+        self.has_hosts = wanted;
+        self
+    }
+
     /// Which browser the workers run; the fake unless set.
     pub fn browser(mut self, browser: BrowserUnderTest) -> Self {
         self.browser = browser;
+        self
+    }
+
+    /// Which browser one worker runs instead.
+    pub fn browser_at(mut self, index: usize, browser: BrowserUnderTest) -> Self {
+        self.browsers_at.push((index, browser));
         self
     }
 
@@ -168,6 +185,10 @@ impl FleetBuilder {
             "a SQLite file serves one coordinator only"
         );
         ensure!(self.coordinators > 0, "a fleet needs a coordinator");
+        ensure!(
+            !self.has_hosts || self.has_balancer,
+            "hosts reach their coordinators through a balancer"
+        );
         Fleet::start(self).await
     }
 
@@ -186,7 +207,13 @@ impl FleetBuilder {
         line
     }
 
-    pub(super) fn worker_line(&self, gateway: &str, advertise: Option<String>, to: &[String]) -> Result<Vec<OsString>> {
+    pub(super) fn worker_line(
+        &self,
+        index: usize,
+        gateway: &str,
+        advertise: Option<String>,
+        to: &[String],
+    ) -> Result<Vec<OsString>> {
         let mut line: Vec<OsString> = vec!["worker".into()];
         let mut pair = |flag: &str, value: OsString| line.extend([flag.into(), value]);
         pair("--gateway", gateway.into());
@@ -203,20 +230,24 @@ impl FleetBuilder {
         if !self.worker_flags.iter().any(has_wish) {
             pair("--recycle-sessions", "0".into());
         }
-        line.extend(self.browser_line()?);
+        line.extend(self.browser_line(index)?);
         line.extend(self.worker_flags.iter().cloned());
         Ok(line)
     }
 
     /// Which browser or program, with its faults.
-    fn browser_line(&self) -> Result<Vec<OsString>> {
-        let (which, arg, fault): (&[&str], _, _) = match self.browser {
+    fn browser_line(&self, index: usize) -> Result<Vec<OsString>> {
+        let own = self.browsers_at.iter().rev().find(|(at, _)| *at == index);
+        let browser = own.map_or(self.browser, |(_, browser)| *browser);
+        let (which, arg, fault): (&[&str], _, _) = match browser {
             BrowserUnderTest::Program => (&["--driver", "command", "--command"], "--command-args", "--fault"),
             _ => (&["--binary"], "--browser-arg", "--fake-fault"),
         };
         let mut line: Vec<OsString> = which.iter().map(OsString::from).collect();
-        line.push(self.browser.executable()?.into());
-        line.extend(self.faults.iter().map(|text| format!("{arg}={fault}={text}").into()));
+        line.push(browser.executable()?.into());
+        // Real browsers know no faults.
+        let faults = self.faults.iter().filter(|_| browser.is_stand_in());
+        line.extend(faults.map(|text| format!("{arg}={fault}={text}").into()));
         Ok(line)
     }
 
@@ -267,5 +298,7 @@ mod tests {
             .start()
             .await;
         assert!(refused.is_err_and(|error| error.to_string().contains("one coordinator")));
+        let refused = FleetBuilder::new().hosts(true).start().await;
+        assert!(refused.is_err_and(|error| error.to_string().contains("balancer")));
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Lines(Option<Runtime>);
 
 /// What a line does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
+enum State {
     Whole,
     /// Connections are reset, new ones too.
     Cut,
@@ -38,7 +38,7 @@ enum Line {
 #[derive(Debug, Clone)]
 pub struct Cutter {
     addr: SocketAddr,
-    line: Arc<watch::Sender<Line>>,
+    line: Arc<watch::Sender<State>>,
     targets: Arc<Mutex<Vec<SocketAddr>>>,
 }
 
@@ -77,7 +77,7 @@ impl Cutter {
     async fn open(runtime: &Handle, targets: Vec<SocketAddr>) -> Result<Self> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no port for a cutter")?;
         listener.set_nonblocking(true)?;
-        let (line, changes) = watch::channel(Line::Whole);
+        let (line, changes) = watch::channel(State::Whole);
         let cutter = Self {
             addr: listener.local_addr()?,
             line: Arc::new(line),
@@ -110,17 +110,17 @@ impl Cutter {
 
     /// Resets all connections, and new ones as soon as they are made.
     pub fn cut(&self) {
-        self.line.send_replace(Line::Cut);
+        self.line.send_replace(State::Cut);
     }
 
     /// Keeps all connections open, takes new ones, and forwards nothing: what a partition looks like.
     pub fn blackhole(&self) {
-        self.line.send_replace(Line::Silent);
+        self.line.send_replace(State::Silent);
     }
 
     /// Undoes either. Connections that were silent are reset.
     pub fn heal(&self) {
-        self.line.send_replace(Line::Whole);
+        self.line.send_replace(State::Whole);
     }
 
     /// Another target from the next connection on.
@@ -129,15 +129,15 @@ impl Cutter {
     }
 }
 
-async fn carry(mut client: TcpStream, targets: Arc<Mutex<Vec<SocketAddr>>>, mut changes: watch::Receiver<Line>) {
+async fn carry(mut client: TcpStream, targets: Arc<Mutex<Vec<SocketAddr>>>, mut changes: watch::Receiver<State>) {
     let line = *changes.borrow_and_update();
     match line {
-        Line::Cut => {}
-        Line::Silent => {
+        State::Cut => {}
+        State::Silent => {
             // However it ends: nothing that was said here has arrived.
             let _ = changes.changed().await;
         }
-        Line::Whole => {
+        State::Whole => {
             let targets = targets.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some(mut server) = first_of(&targets).await {
                 let _ = client.set_nodelay(true);
@@ -148,7 +148,7 @@ async fn carry(mut client: TcpStream, targets: Arc<Mutex<Vec<SocketAddr>>>, mut 
                 if ended {
                     return;
                 }
-                if *changes.borrow_and_update() == Line::Silent {
+                if *changes.borrow_and_update() == State::Silent {
                     let _ = changes.changed().await;
                 }
                 reset(&server);

@@ -5,7 +5,7 @@
 //!
 //! Invariant: however it ends, processes and directories are gone.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -14,6 +14,7 @@ use super::{
     balancer::Balancer,
     builder::{FleetBuilder, TOKEN},
     cutter::{Cutter, Lines},
+    hosts::{Hosts, Line},
     member::Member,
     ports,
     store::StoreServer,
@@ -37,6 +38,7 @@ pub struct Fleet {
     uplink_cutters: Vec<Cutter>,
     store_cutters: Vec<Cutter>,
     _lines: Option<Lines>,
+    hosts: Hosts,
     store: StoreServer,
     url: String,
     home: TempDir,
@@ -70,6 +72,7 @@ impl Fleet {
             uplink_cutters: Vec::new(),
             store_cutters: Vec::new(),
             _lines: None,
+            hosts: Hosts::default(),
             store,
             url: String::new(),
             home,
@@ -80,7 +83,11 @@ impl Fleet {
         fleet.start_coordinators(&builder, &place, lines.as_ref()).await?;
         let addrs: Vec<_> = fleet.coordinators.iter().map(Member::addr).collect();
         if builder.has_balancer {
-            fleet.balancer = Some(Balancer::start(&place, &addrs).await?);
+            let listen = match builder.has_hosts {
+                true => Ipv4Addr::UNSPECIFIED,
+                false => Ipv4Addr::LOCALHOST,
+            };
+            fleet.balancer = Some(Balancer::start(&place, &addrs, listen).await?);
         }
         fleet.url = format!("http://{}", fleet.front());
         fleet.start_workers(&builder, &place, lines.as_ref()).await?;
@@ -136,12 +143,17 @@ impl Fleet {
         };
         for index in 0..builder.workers {
             let mut gateway = "127.0.0.1:0".to_owned();
-            let mut advertise = None;
+            let (mut advertise, mut enter) = (None, Vec::new());
             // Not all to the same one.
             let turn = index % fronts.len();
             let targets: Vec<_> = fronts[turn..].iter().chain(&fronts[..turn]).copied().collect();
             let mut to: Vec<_> = targets.iter().map(|addr| format!("http://{addr}")).collect();
-            if let Some(lines) = lines {
+            if builder.has_hosts {
+                let host = self.hosts.add()?;
+                (gateway, enter) = (host.gateway().to_string(), host.enter_line());
+                let ports = targets.iter().map(SocketAddr::port);
+                to = ports.map(|port| format!("http://{}:{port}", host.outside())).collect();
+            } else if let Some(lines) = lines {
                 let own = SocketAddr::from(([127, 0, 0, 1], ports::free()?));
                 let cutter = lines.cutter(vec![own]).await?;
                 (gateway, advertise) = (own.to_string(), Some(cutter.url()));
@@ -150,9 +162,10 @@ impl Fleet {
                 to = vec![uplink.url()];
                 self.uplink_cutters.push(uplink);
             }
-            let line = builder.worker_line(&gateway, advertise, &to)?;
+            let line = builder.worker_line(index, &gateway, advertise, &to)?;
             let name = format!("worker-{index}");
-            let mut member = Member::new(name, place, line, builder.worker_variables(index));
+            let member = Member::new(name, place, line, builder.worker_variables(index));
+            let mut member = member.through(enter);
             member.spawn()?;
             self.workers.push(member);
         }
@@ -163,9 +176,11 @@ impl Fleet {
                     return Err(error);
                 }
                 tries += 1;
-                let own = SocketAddr::from(([127, 0, 0, 1], ports::free()?));
-                member.set_flag("--gateway", &own.to_string());
-                self.gateway_cutters[index].retarget(vec![own]);
+                if let Some(cutter) = self.gateway_cutters.get(index) {
+                    let own = SocketAddr::from(([127, 0, 0, 1], ports::free()?));
+                    member.set_flag("--gateway", &own.to_string());
+                    cutter.retarget(vec![own]);
+                }
                 member.spawn()?;
             }
         }
@@ -297,6 +312,30 @@ impl Fleet {
         &self.store_cutters[coordinator]
     }
 
+    /// The line from the coordinators to a worker's gateway, whatever it is made of: on a host of its own, all of the host's.
+    ///
+    /// # Panics
+    /// Without [`FleetBuilder::cutters`] and [`FleetBuilder::hosts`].
+    #[must_use]
+    pub fn line_of_gateway(&self, worker: usize) -> Line {
+        self.host_line(worker)
+            .unwrap_or_else(|| Line::Proxy(self.gateway_cutters[worker].clone()))
+    }
+
+    /// The line from a worker to the coordinators, likewise.
+    ///
+    /// # Panics
+    /// Without [`FleetBuilder::cutters`] and [`FleetBuilder::hosts`].
+    #[must_use]
+    pub fn line_of_uplink(&self, worker: usize) -> Line {
+        self.host_line(worker)
+            .unwrap_or_else(|| Line::Proxy(self.uplink_cutters[worker].clone()))
+    }
+
+    fn host_line(&self, worker: usize) -> Option<Line> {
+        self.hosts.get(worker).cloned().map(Line::Host)
+    }
+
     /// A directory for the test's own files, removed with the fleet.
     #[must_use]
     pub fn home(&self) -> &std::path::Path {
@@ -307,5 +346,6 @@ impl Fleet {
     pub fn heal_all(&self) {
         let all = self.gateway_cutters.iter().chain(&self.uplink_cutters);
         all.chain(&self.store_cutters).for_each(Cutter::heal);
+        self.hosts.heal_all();
     }
 }

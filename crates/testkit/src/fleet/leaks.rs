@@ -5,6 +5,11 @@
 //!
 //! Invariant: `finish` returns `Ok` only if nothing is left; whatever it returns, nothing is left afterwards.
 
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader},
+};
+
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use tokio::net::TcpStream;
@@ -100,7 +105,14 @@ async fn is_tidy(member: &mut Member) -> Result<()> {
         Ok(())
     })
     .await?;
-    match member.log().lines().find(|line| line.contains("panicked at")) {
+    // Line by line: after hours it may not fit.
+    let log = BufReader::new(File::open(member.log_file())?);
+    let mut lines = log.split(b'\n').map_while(Result::ok);
+    let panicked = lines.find_map(|line| {
+        let line = String::from_utf8_lossy(&line);
+        line.contains("panicked at").then(|| line.into_owned())
+    });
+    match panicked {
         Some(line) => bail!("{name} panicked: {line}"),
         None => Ok(()),
     }

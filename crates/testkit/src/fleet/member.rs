@@ -7,7 +7,8 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
+    io::{Read as _, Seek as _, SeekFrom},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -24,11 +25,14 @@ use crate::{binaries::built_binary, eventually::patience, http_client::Http, pro
 const SHUTDOWN_EXTRA: Duration = Duration::from_secs(45);
 const POLL: Duration = Duration::from_millis(2);
 const LOG_TAIL_LINES: usize = 40;
+const LOG_TAIL_BYTES: u64 = 128 << 10;
 
 /// A coordinator or a worker.
 #[derive(Debug)]
 pub struct Member {
     name: String,
+    /// What goes before the program, to have it executed elsewhere; it must keep its process id.
+    enter: Vec<OsString>,
     line: Vec<OsString>,
     env: Vec<(String, String)>,
     home: PathBuf,
@@ -54,6 +58,7 @@ impl Member {
         Self {
             home: home.join(&name),
             name,
+            enter: Vec::new(),
             line,
             env,
             child: None,
@@ -61,6 +66,12 @@ impl Member {
             ended: None,
             was_killed: false,
         }
+    }
+
+    /// Has it executed by another program, such as `nsenter`, which becomes it.
+    pub(super) fn through(mut self, enter: Vec<OsString>) -> Self {
+        self.enter = enter;
+        self
     }
 
     /// Starts the process without waiting until it serves.
@@ -82,8 +93,10 @@ impl Member {
         }
         // One file for both streams, appended to: the log of a restarted member continues.
         let log = OpenOptions::new().create(true).append(true).open(self.log_file())?;
-        let mut command = Command::new(&program);
-        command.args(&self.line);
+        let words = self.enter.iter().map(OsString::as_os_str);
+        let mut words = words.chain([program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
+        command.args(words).args(&self.line);
         command.arg("--data-dir").arg(self.data_dir());
         command.arg("--ready-file").arg(&ready).args(["--log-format", "json"]);
         if self.is_worker() {
@@ -209,12 +222,14 @@ impl Member {
     /// The end of the log, for messages.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let text = self.log();
+        let text = tail(&self.log_file()).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
 
-    fn log_file(&self) -> PathBuf {
+    /// Where its log is.
+    #[must_use]
+    pub fn log_file(&self) -> PathBuf {
         self.home.join("wharf.log")
     }
 
@@ -358,6 +373,16 @@ impl Drop for Member {
             processes::kill_all(&self.run_dir());
         }
     }
+}
+
+/// The end of a file that may have grown for hours.
+fn tail(path: &Path) -> Result<String> {
+    let mut file = File::open(path)?;
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(LOG_TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn directories(dir: &Path) -> Vec<PathBuf> {

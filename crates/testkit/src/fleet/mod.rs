@@ -4,7 +4,7 @@
 //! drained and started again by itself. The end is one for all ([`Fleet::finish`]).
 //!
 //! Layout: `builder` (wishes), `handle` ([`Fleet`]), `member` (one process), `store` (the server behind), `balancer`
-//! (nginx), `cutter` (lines), `leaks` (the end and its proof), `ports`.
+//! (nginx), `cutter` (lines that are proxies), `hosts` (workers in namespaces), `leaks` (the end and its proof), `ports`.
 //!
 //! Invariant: a fleet that is finished or dropped leaves no process and no file.
 
@@ -12,6 +12,7 @@ mod balancer;
 mod builder;
 mod cutter;
 mod handle;
+pub mod hosts;
 mod leaks;
 mod member;
 mod ports;
@@ -21,6 +22,7 @@ pub use self::{
     builder::{FleetBuilder, FleetStore},
     cutter::Cutter,
     handle::Fleet,
+    hosts::Line,
     member::Member,
     store::StoreServer,
 };
