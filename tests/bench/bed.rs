@@ -23,7 +23,7 @@ use crate::{
 
 const MEMORY: &str = "/dev/shm";
 /// A machine that compiles beside us is slow, not broken.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// After the pool is full again: what the browsers still do by themselves.
 const SETTLE: Duration = Duration::from_millis(150);
 /// A leak check may have much to say; the table has room for its beginning.
@@ -92,7 +92,13 @@ impl Bed {
 
     /// Ends a grid with the leak check. What it finds is reported beside the figures and does not void them.
     pub async fn finish(&mut self, grid: Grid) {
-        if let Err(error) = grid.finish().await {
+        let ended = grid.finish().await;
+        self.note_leftovers(ended);
+    }
+
+    /// The same for what was ended by others.
+    pub fn note_leftovers(&mut self, ended: Result<()>) {
+        if let Err(error) = ended {
             let text = format!("{error:#}").replace('\n', " ");
             self.leftovers.push(text.chars().take(LONGEST_NOTE).collect());
         }

@@ -8,7 +8,7 @@
 //! - [`options`], [`machine`], [`stats`], [`figure`], [`report`], [`chart`]: the command line and what comes out
 //! - [`bed`], [`direct`], [`door`], [`page_server`], [`wire`]: the test bed, and the two ways to a browser
 //! - (a) [`first_reply`] · (b) [`cycle`] · (c, d) [`messages`] · (e) [`churn`] · (f) [`footprint`] · (g) [`waiters`] ·
-//!   (h) [`faults`] · (i) [`overload`]
+//!   (h) [`faults`] · (i) [`overload`] · (j) [`hops`]
 //!
 //! Invariant: nothing it starts outlives it, and a benchmark that fails is a line of the table, not the end of the run.
 
@@ -22,6 +22,7 @@ mod faults;
 mod figure;
 mod first_reply;
 mod footprint;
+mod hops;
 mod machine;
 mod messages;
 mod options;
@@ -132,6 +133,7 @@ async fn measure(bench: char, bed: &mut Bed) -> Result<Vec<Figure>> {
         'f' => footprint::measure(bed).await,
         'g' => waiters::measure(bed).await,
         'h' => faults::measure(bed).await,
-        _ => overload::measure(bed).await,
+        'i' => overload::measure(bed).await,
+        _ => hops::measure(bed).await,
     }
 }

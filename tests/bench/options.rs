@@ -9,14 +9,14 @@ wharf-bench: what the grid costs, against talking to the same browser directly
 
   --quick       about a minute: few samples, for seeing that everything works
   --only a,c    only these: a first reply, b cycle, c round trip, d large messages, e churn,
-                f footprint, g waiters, h faults, i overload
+                f footprint, g waiters, h faults, i overload, j hops
   --json PATH   write the figures as JSON
   --svg PATH    write the chart
   --table       print the table (the default; alone it changes nothing)
   --no-table    print no table
 ";
 
-const ALL: &str = "abcdefghi";
+const ALL: &str = "abcdefghij";
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn only_keeps_the_order_of_the_list_of_benchmarks() {
         assert_eq!(parse("--quick --only c,a").unwrap().wanted(), ['a', 'c']);
-        assert_eq!(parse("").unwrap().wanted().len(), 9);
+        assert_eq!(parse("").unwrap().wanted().len(), 10);
     }
 
     #[test]

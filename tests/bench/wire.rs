@@ -1,6 +1,6 @@
 //! A CDP connection that does as little as possible: text out, text in, no JSON tree.
 //!
-//! Its own file because (c) and (d) measure microseconds and megabytes, where parsing on our side would be the larger
+//! Its own file because (c), (d) and (j) measure microseconds and megabytes, where parsing on our side would be the larger
 //! part of both sides and hide the difference.
 
 use anyhow::{Context, Result, bail};
@@ -47,6 +47,7 @@ impl Wire {
         Ok(wire)
     }
 
+    /// A request to the page.
     async fn feed(&mut self, method: &str, params: &str) -> Result<()> {
         self.next += 1;
         let (id, session) = (self.next, &self.session);
@@ -58,6 +59,18 @@ impl Wire {
     /// One request and the text of its answer.
     pub async fn call(&mut self, method: &str, params: &str) -> Result<Utf8Bytes> {
         self.feed(method, params).await?;
+        self.answer().await
+    }
+
+    /// The same to the browser itself.
+    pub async fn call_browser(&mut self, method: &str, params: &str) -> Result<Utf8Bytes> {
+        self.next += 1;
+        let text = format!("{{\"id\":{},\"method\":\"{method}\",\"params\":{params}}}", self.next);
+        self.socket.feed(Message::text(text)).await?;
+        self.answer().await
+    }
+
+    async fn answer(&mut self) -> Result<Utf8Bytes> {
         self.socket.flush().await?;
         let wanted = format!("{{\"id\":{},", self.next);
         loop {

@@ -12,8 +12,9 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use wharf_testkit::Metrics;
 
 /// To one process.
 #[derive(Clone)]
@@ -21,6 +22,21 @@ pub struct Api {
     addr: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
     token: Option<&'static str>,
+}
+
+/// A session that was made.
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}
+
+/// What is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Occupied {
+    /// Slots, those of closing browsers included.
+    pub running: usize,
+    /// Requests.
+    pub queued: usize,
 }
 
 // === impl Api ===
@@ -42,8 +58,8 @@ impl Api {
         self
     }
 
-    /// The answer's JSON, `null` if it has none; an error for every status but 2xx.
-    pub async fn call<B: Serialize>(&self, method: Method, path: &str, body: Option<&B>) -> Result<Value> {
+    /// The answer's bytes; an error for every status but 2xx.
+    pub async fn send<B: Serialize>(&self, method: Method, path: &str, body: Option<&B>) -> Result<Bytes> {
         let mut request = Request::builder()
             .method(&method)
             .uri(format!("http://{}{path}", self.addr));
@@ -62,21 +78,69 @@ impl Api {
         if !status.is_success() {
             bail!("{method} {path} answered {status}: {}", String::from_utf8_lossy(&body));
         }
-        match body.is_empty() {
+        Ok(body)
+    }
+
+    /// The answer's JSON, `null` if it has none.
+    pub async fn call<B: Serialize>(&self, method: Method, path: &str, body: Option<&B>) -> Result<Value> {
+        let answer = self.send(method, path, body).await?;
+        match answer.is_empty() {
             true => Ok(Value::Null),
-            false => Ok(serde_json::from_slice(&body)?),
+            false => Ok(serde_json::from_slice(&answer)?),
         }
     }
 
-    /// Asks for a session; its id once it is active.
+    /// Asks for a session; its id once it is active. The rest of the answer is not made a value of: that would cost more than
+    /// asking.
     pub async fn create(&self) -> Result<String> {
-        let made = self.call(Method::POST, "/v1/sessions", Some(&json!({}))).await?;
-        let id = made["id"].as_str().context("a session without an id")?;
-        Ok(id.to_owned())
+        let answer = self.send(Method::POST, "/v1/sessions", Some(&json!({}))).await?;
+        let made: Made = serde_json::from_slice(&answer)?;
+        Ok(made.id)
     }
 
     pub async fn release(&self, session: &str) -> Result<()> {
         let path = format!("/v1/sessions/{session}");
-        self.call(Method::DELETE, &path, None::<&()>).await.map(drop)
+        self.send(Method::DELETE, &path, None::<&()>).await.map(drop)
+    }
+
+    /// What is taken, as this coordinator counts it. From its metrics: a look at the pool would list a thousand holders, and
+    /// its memory is measured next.
+    pub async fn occupied(&self) -> Result<Occupied> {
+        let text = self.send(Method::GET, "/metrics", None::<&()>).await?;
+        Occupied::parse(&String::from_utf8_lossy(&text))
+    }
+}
+
+// === impl Occupied ===
+
+impl Occupied {
+    fn parse(metrics: &str) -> Result<Self> {
+        let metrics = Metrics::parse(metrics)?;
+        let count = |name: &str| {
+            let value = metrics
+                .get(name)
+                .with_context(|| format!("there is no metric {name}"))?;
+            anyhow::Ok(value.to_string().parse()?)
+        };
+        Ok(Self {
+            running: count("wharf_slots_busy")?,
+            queued: count("wharf_queue_depth")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn occupied_is_read_from_metrics() {
+        let text = "# TYPE wharf_slots_busy gauge\nwharf_slots_busy 4872\nwharf_queue_depth 2000\n";
+        let wanted = Occupied {
+            running: 4872,
+            queued: 2000,
+        };
+        assert_eq!(Occupied::parse(text).unwrap(), wanted);
+        assert!(Occupied::parse("wharf_slots_busy 1\n").is_err());
     }
 }

@@ -87,27 +87,32 @@ pub async fn fill(apis: &[Api], count: usize, in_flight: usize) -> Result<Vec<St
     Ok(made)
 }
 
+/// Ends these sessions. One that has ended meanwhile is as good.
+pub async fn release(apis: &[Api], sessions: Vec<String>, in_flight: usize) -> Result<()> {
+    let mut releasing = JoinSet::new();
+    for (number, session) in sessions.into_iter().enumerate() {
+        if releasing.len() >= in_flight {
+            releasing.join_next().await;
+        }
+        let api = apis[number % apis.len()].clone();
+        releasing.spawn(async move { api.release(&session).await });
+    }
+    while releasing.join_next().await.is_some() {}
+    Ok(())
+}
+
 /// Ends every session there is, those included that a waiter got and left.
 pub async fn end_all(apis: &[Api], in_flight: usize) -> Result<()> {
     loop {
         let list = apis[0]
             .call(Method::GET, "/v1/sessions?limit=1000", None::<&()>)
             .await?;
-        let list = list["sessions"].as_array().context("no list of sessions")?.clone();
+        let list = list["sessions"].as_array().context("no list of sessions")?;
         if list.is_empty() {
             return Ok(());
         }
-        let mut releasing = JoinSet::new();
-        for (number, session) in list.iter().enumerate() {
-            if releasing.len() >= in_flight {
-                // One that has ended meanwhile is as good.
-                releasing.join_next().await;
-            }
-            let api = apis[number % apis.len()].clone();
-            let session = session["id"].as_str().unwrap_or_default().to_owned();
-            releasing.spawn(async move { api.release(&session).await });
-        }
-        while releasing.join_next().await.is_some() {}
+        let ids = list.iter().filter_map(|session| session["id"].as_str());
+        release(apis, ids.map(str::to_owned).collect(), in_flight).await?;
     }
 }
 

@@ -3,12 +3,14 @@
 //! Run it with `cargo xtask scale`; `docs/internals/scale.md` says what is measured. Figures are for reports: nothing here
 //! asserts.
 //!
-//! Layout: [`options`] · [`sim`] (workers without browsers), [`api`] (the client) · [`load`], [`gauge`], [`step`] (one fleet,
-//! measured), [`raw`] (the store alone) · [`table`].
+//! Layout: [`options`] · [`engine`] (the store's server), [`sim`] (workers without browsers), [`api`] (the client) · [`bed`] (one
+//! fleet) · [`load`], [`gauge`], [`step`] (one fleet, measured), [`raw`] (the store alone) · [`table`].
 //!
 //! Invariant: nothing it starts outlives it.
 
 mod api;
+mod bed;
+mod engine;
 mod gauge;
 mod load;
 mod options;
@@ -19,13 +21,12 @@ mod table;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use anyhow::{Result, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use wharf_e2e::machine::load_average;
-use wharf_testkit::{FleetStore, postgres, redis};
 
-use crate::options::Options;
+use crate::{engine::Engine, options::Options, raw::Raw, step::Step};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -40,10 +41,6 @@ async fn main() -> ExitCode {
         print!("{}", options::HELP);
         return ExitCode::SUCCESS;
     }
-    // Every waiter is a connection.
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
     // Dropping the run ends the fleet.
     let outcome = tokio::select! {
         outcome = run(&options) => outcome,
@@ -69,7 +66,24 @@ async fn told_to_stop() {
     }
 }
 
+/// Every waiter is a connection: as many files as we may have, and enough of them.
+fn raise_file_limit(options: &Options) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let _ = setrlimit(Resource::Nofile, wanted);
+    let (have, need) = (getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), options.files());
+    ensure!(
+        have >= need,
+        "{need} open files may be needed and {have} are allowed: raise `ulimit -n`, or lower --waiting"
+    );
+    Ok(())
+}
+
 async fn run(options: &Options) -> Result<()> {
+    raise_file_limit(options)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!(
         "{cores} cores, shared by coordinators, store, simulated workers and clients; load {} before",
@@ -77,16 +91,22 @@ async fn run(options: &Options) -> Result<()> {
     );
     println!("{} requests in flight, {:?} each", options.in_flight, options.span);
     for store in &options.stores {
-        let name = options::name(*store);
+        let plan = options.plan(*store);
         if options.raw {
-            println!("{}", table::raw(name, &alone(*store, options).await?));
+            let mut all = Vec::new();
+            for (engine, _) in &plan {
+                all.extend(alone(*engine, options).await?);
+            }
+            println!("{}", table::raw(&all));
         }
         if options.fleet {
             let mut steps = Vec::new();
-            for workers in options.steps() {
-                steps.push(step::measure(*store, workers, options).await?);
+            for (engine, sizes) in plan {
+                for workers in sizes {
+                    steps.push(Step::measure(engine, workers, options).await?);
+                }
             }
-            println!("{}", table::fleet(name, &steps));
+            println!("{}", table::fleet(&steps));
         }
     }
     println!("load {} after", load_average());
@@ -94,26 +114,12 @@ async fn run(options: &Options) -> Result<()> {
 }
 
 /// The store alone, on a server of its own.
-async fn alone(store: FleetStore, options: &Options) -> Result<Vec<raw::Raw>> {
-    let (postgres, redis);
-    let url = match store {
-        FleetStore::Redis => {
-            // As most run it. The kit's PostgreSQL does not wait for its disk either; the fleet's Redis does, for every page.
-            let server = redis::Server::builder()
-                .set("appendonly", "yes")
-                .set("appendfsync", "everysec");
-            redis = server.start().await?;
-            redis.url()
-        }
-        _ => {
-            postgres = postgres::Server::start()?;
-            postgres.url()
-        }
-    };
+async fn alone(engine: Engine, options: &Options) -> Result<Vec<Raw>> {
+    let server = engine.start().await?;
     let mut all = Vec::new();
     for replicas in [1, 3] {
-        eprintln!("scale: {}: {replicas} replicas", options::name(store));
-        all.push(raw::measure(&url, replicas, options.in_flight, options.span).await?);
+        eprintln!("scale: {}, {}: {replicas} replicas", engine.name(), engine.durability());
+        all.push(raw::measure(engine, &server.url(), replicas, options).await?);
     }
     Ok(all)
 }

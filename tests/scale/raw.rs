@@ -15,11 +15,14 @@ use wharf_e2e::{observer, samples::Samples};
 use wharf_journal::JournalStore;
 use wharf_store::{Heartbeat, Load, Registration, Store as _, Submission, Submitted};
 
+use crate::{engine::Engine, options::Options};
+
 /// Enough that nobody waits.
 const WORKERS: usize = 10;
 const SLOTS: u32 = 1000;
 
 pub struct Raw {
+    pub engine: Engine,
     pub replicas: usize,
     pub rate: f64,
     /// From submission to active, in milliseconds.
@@ -28,8 +31,9 @@ pub struct Raw {
     pub batch: f64,
 }
 
-/// So many replicas, so many callers in all, for a while.
-pub async fn measure(url: &str, replicas: usize, callers: usize, span: Duration) -> Result<Raw> {
+/// So many replicas, as many callers in all as requests would be in flight, for a while.
+pub async fn measure(engine: Engine, url: &str, replicas: usize, options: &Options) -> Result<Raw> {
+    let (callers, span) = (options.in_flight, options.span);
     let mut stores = Vec::new();
     for _ in 0..replicas {
         stores.push(Arc::new(observer::open(url, observer::default_rules()).await?));
@@ -73,6 +77,7 @@ pub async fn measure(url: &str, replicas: usize, callers: usize, span: Duration)
         store.close().await?;
     }
     Ok(Raw {
+        engine,
         replicas,
         rate: sessions as f64 / took.as_secs_f64(),
         admission,

@@ -12,72 +12,117 @@ type Row = (&'static str, fn(&Step) -> f64);
 const ROWS: &[Row] = &[
     ("sessions live at the end", |step| step.sessions as f64),
     ("requests waiting", |step| step.waiting as f64),
-    ("admissions/s, empty", |step| step.empty.rate()),
-    ("admissions/s, full", |step| step.full.rate()),
-    ("admission p50 ms, full", |step| step.full.admission.median()),
-    ("admission p99 ms, full", |step| step.full.admission.quantile(0.99)),
+    ("admissions/s, empty", |step| step.empty.churned.rate()),
+    ("admissions/s, full", |step| step.full.churned.rate()),
+    ("admissions/s, full, had everybody else been silent", |step| {
+        step.full.alone()
+    }),
+    ("admission p50 ms, full", |step| step.full.churned.admission.median()),
+    ("admission p99 ms, full", |step| {
+        step.full.churned.admission.quantile(0.99)
+    }),
     ("hand-over p50 ms", |step| step.hand_over.median()),
     ("hand-over p99 ms", |step| step.hand_over.quantile(0.99)),
     ("hand-overs/s in a burst", |step| step.burst),
-    ("coordinator PSS MB, empty", |step| step.pss_empty / 1000.0),
-    ("coordinator PSS MB, full", |step| step.pss_full / 1000.0),
+    ("coordinator PSS MB, empty", |step| step.memory.empty / 1000.0),
+    ("coordinator PSS MB, full", |step| step.memory.full / 1000.0),
     ("coordinator kB per live session", |step| {
-        (step.pss_full - step.pss_empty) / step.sessions as f64
+        (step.memory.full - step.memory.empty) / step.sessions as f64
+    }),
+    ("coordinator kB per waiting request, of all its fleet's", |step| {
+        (step.memory.waiting - step.memory.full) / step.memory.waiters as f64
     }),
     ("store queries per session, empty", |step| {
-        step.empty_cost.queries / step.empty.sessions.max(1) as f64
+        step.empty.per_session(step.empty.cost.queries)
     }),
     ("store queries per session, full", |step| {
-        step.full_cost.queries / step.full.sessions.max(1) as f64
+        step.full.per_session(step.full.cost.queries)
     }),
     ("coordinators' CPU ms per session, empty", |step| {
-        1000.0 * step.empty_cost.coordinators / step.empty.sessions.max(1) as f64
+        1000.0 * step.empty.per_session(step.empty.cost.coordinators)
     }),
     ("coordinators' CPU ms per session, full", |step| {
-        1000.0 * step.full_cost.coordinators / step.full.sessions.max(1) as f64
+        1000.0 * step.full.per_session(step.full.cost.coordinators)
     }),
     ("store CPU ms per session, full", |step| {
-        1000.0 * step.full_cost.store / step.full.sessions.max(1) as f64
+        1000.0 * step.full.per_session(step.full.cost.store)
+    }),
+    ("clients' and workers' CPU ms per session, full", |step| {
+        1000.0 * step.full.per_session(step.full.cost.generator)
+    }),
+    ("machine's CPU, full: coordinators %", |step| {
+        step.full.cost.share(step.full.cost.coordinators)
+    }),
+    ("machine's CPU, full: store %", |step| {
+        step.full.cost.share(step.full.cost.store)
+    }),
+    ("machine's CPU, full: clients and simulated workers %", |step| {
+        step.full.cost.share(step.full.cost.generator)
+    }),
+    ("machine's CPU, full: everybody else %", |step| {
+        step.full.cost.share(step.full.cost.others())
+    }),
+    ("machine's CPU, full: idle %", |step| {
+        step.full.cost.share(step.full.cost.idle())
     }),
     ("at rest, full: coordinators' CPU %", |step| {
-        100.0 * step.idle_cost.coordinators / step.idle_seconds
+        100.0 * step.idle.coordinators / step.idle_seconds
     }),
     ("at rest, full: store queries/s", |step| {
-        step.idle_cost.queries / step.idle_seconds
+        step.idle.queries / step.idle_seconds
     }),
     ("requests that failed", |step| {
-        (step.empty.errors + step.full.errors) as f64
+        (step.empty.churned.errors + step.full.churned.errors) as f64
     }),
 ];
 
-pub fn fleet(store: &str, steps: &[Step]) -> String {
-    let mut text = format!("\n{store}: three coordinators, simulated workers\n\n| |");
+/// All steps of one engine side by side.
+pub fn fleet(steps: &[Step]) -> String {
+    let Some(first) = steps.first() else {
+        return String::new();
+    };
+    let mut text = format!(
+        "\n{}: three coordinators, simulated workers\n\n| |",
+        first.engine.name()
+    );
     for step in steps {
-        let _ = write!(text, " {} workers |", step.workers);
+        let _ = write!(text, " {} workers, {} |", step.workers, step.engine.durability());
     }
-    let _ = writeln!(text, " last / first |");
+    // Growth is the fleet's only where the disk is the same.
+    let mut same = steps.iter().filter(|step| step.engine == first.engine);
+    let last = same.next_back().unwrap_or(first);
+    let _ = writeln!(text, " {} / {} workers |", last.workers, first.workers);
     text.push_str(&format!("|---|{}---:|\n", "---:|".repeat(steps.len())));
     for (name, figure) in ROWS {
-        let figures: Vec<_> = steps.iter().map(figure).collect();
-        let cells: Vec<_> = figures.iter().map(|value| number(*value)).collect();
-        let growth = match (figures.first(), figures.last()) {
-            (Some(first), Some(last)) if *first != 0.0 && steps.len() > 1 => number(last / first),
-            _ => String::new(),
-        };
+        let cells: Vec<_> = steps.iter().map(|step| number(figure(step))).collect();
+        let growth = growth(figure(first), figure(last));
         let _ = writeln!(text, "| {name} | {} | {growth} |", cells.join(" | "));
     }
     text
 }
 
-pub fn raw(store: &str, all: &[Raw]) -> String {
-    let mut text = format!("\n{store}: replicas in one process, no coordinators\n\n");
-    text.push_str(
-        "| replicas | sessions/s | admission p50 ms | p99 ms | operations a page |\n|---:|---:|---:|---:|---:|\n",
+/// Nothing grows out of nothing, or next to it.
+fn growth(first: f64, last: f64) -> String {
+    if first.abs() < 1e-6 {
+        return String::new();
+    }
+    number(last / first)
+}
+
+pub fn raw(all: &[Raw]) -> String {
+    let Some(first) = all.first() else {
+        return String::new();
+    };
+    let mut text = format!(
+        "\n{}: replicas in one process, no coordinators\n\n",
+        first.engine.name()
     );
+    text.push_str("| durability | replicas | sessions/s | admission p50 ms | p99 ms | operations a page |\n");
+    text.push_str("|---|---:|---:|---:|---:|---:|\n");
     for raw in all {
         let (p50, p99) = (raw.admission.median(), raw.admission.quantile(0.99));
         let cells = [raw.replicas as f64, raw.rate, p50, p99, raw.batch].map(number);
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
+        let _ = writeln!(text, "| {} | {} |", raw.engine.durability(), cells.join(" | "));
     }
     text
 }
@@ -95,11 +140,68 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use wharf_e2e::samples::Samples;
+
     use super::*;
+    use crate::{
+        engine::Engine,
+        gauge::Look,
+        load::Churned,
+        options::{Disk, Store},
+        step::{Load, Memory},
+    };
 
     #[test]
     fn numbers_keep_three_digits() {
         let all = [0.0125, 1.234, 12.34, 1234.5, 4.0, f64::NAN].map(number);
         assert_eq!(all, ["0.013", "1.23", "12.3", "1234", "4", "-"]);
+    }
+
+    fn step(disk: Disk, workers: usize, burst: f64) -> Step {
+        let load = || Load {
+            churned: Churned::default(),
+            cost: Look::default(),
+        };
+        Step {
+            engine: Engine {
+                store: Store::Redis,
+                disk,
+            },
+            workers,
+            sessions: 100 * workers,
+            empty: load(),
+            full: load(),
+            idle: Look::default(),
+            idle_seconds: 1.0,
+            memory: Memory {
+                empty: 1.0,
+                full: 1.0,
+                waiting: 1.0,
+                waiters: 1,
+            },
+            hand_over: Samples::default(),
+            burst,
+            waiting: 0,
+        }
+    }
+
+    #[test]
+    fn columns_name_their_durability_and_growth_leaves_the_other_disk_out() {
+        let steps = [
+            step(Disk::Ignored, 12, 800.0),
+            step(Disk::Ignored, 50, 400.0),
+            step(Disk::Awaited, 50, 10.0),
+        ];
+        let text = fleet(&steps);
+        assert!(text.contains("| 12 workers, appendfsync everysec |"), "{text}");
+        assert!(
+            text.contains("| 50 workers, appendfsync always | 50 / 12 workers |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| hand-overs/s in a burst | 800 | 400 | 10 | 0.500 |"),
+            "{text}"
+        );
+        assert!(text.contains("| requests waiting | 0 | 0 | 0 |  |"), "{text}");
     }
 }
