@@ -33,6 +33,12 @@ async fn openapi_every_documented_path_is_routed() -> Result<()> {
             let made_up = path
                 .replace("{id}", "ses_00000000000070008000000000000000")
                 .replace("{target}", "AB12");
+            let documented = &methods[method]["responses"];
+            if documented["200"]["content"].get("text/event-stream").is_some() {
+                // It has no end; that it begins is enough.
+                grid.http().events(&made_up).await?;
+                continue;
+            }
             let method = Method::from_bytes(method.to_uppercase().as_bytes())?;
             let reply = grid.http().raw(method.clone(), &made_up, None, Bytes::new()).await?;
             let code = reply.error_code().unwrap_or_default();
@@ -42,7 +48,6 @@ async fn openapi_every_documented_path_is_routed() -> Result<()> {
                 "{method} {path}: the method is documented but not there"
             );
             ensure!(reply.status != 500, "{method} {path}: {}", reply.text());
-            let documented = &methods[method.as_str().to_lowercase()]["responses"];
             let status = reply.status.as_u16().to_string();
             ensure!(
                 documented.get(&status).is_some(),
