@@ -154,31 +154,25 @@ async fn waiters_wake_at_once_and_share_one_connection() {
     })
     .await
     .unwrap();
+    let rung = Instant::now();
     hand.append(&journal, "2").await.unwrap();
     waiters.join_all().await;
+    assert!(rung.elapsed() < Duration::from_millis(100), "{:?}", rung.elapsed());
     // Nothing comes: not for ever. Dropped: nothing stays.
+    let started = Instant::now();
     journal.wait(2).await;
+    assert!(started.elapsed() < Duration::from_secs(2));
     for _ in 0..100 {
         let _ = tokio::time::timeout(Duration::from_millis(1), journal.wait(2)).await;
     }
-    // By the bell: the clock alone takes a second. A busy machine may be late now and then.
-    for after in 2..100 {
-        let (woken, written) = tokio::join!(
-            async {
-                journal.wait(after).await;
-                Instant::now()
-            },
-            async {
-                hand.append(&journal, "next").await.unwrap();
-                Instant::now()
-            }
-        );
-        let late = woken.saturating_duration_since(written);
-        if late < Duration::from_millis(200) {
-            break;
-        }
-        assert!(after < 20, "{late:?}");
-    }
+    let started = Instant::now();
+    hand.append(&journal, "3").await.unwrap();
+    journal.wait(2).await;
+    assert!(
+        started.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        started.elapsed()
+    );
     journal.close().await;
     let clients = server.command(&["CLIENT", "LIST"]).await.unwrap();
     assert_eq!(

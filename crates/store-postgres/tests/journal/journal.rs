@@ -307,8 +307,7 @@ async fn wait_wakes_with_and_without_notifications() -> Result<()> {
         );
         let mut ann = Scribe::new();
         ann.write(&writer, "{}").await?;
-        // A busy machine may be late once; who wakes by the clock alone is late each time.
-        let mut quickest = Duration::MAX;
+        let mut slowest = Duration::ZERO;
         for _ in 0..5 {
             let at = ann.at.seq;
             let (woken, written) = tokio::join!(
@@ -324,11 +323,11 @@ async fn wait_wakes_with_and_without_notifications() -> Result<()> {
                 }
             );
             let (tail, written) = written?;
-            quickest = quickest.min(woken.saturating_duration_since(written));
+            slowest = slowest.max(woken.saturating_duration_since(written));
             ann.apply(tail)?;
         }
-        println!("{schema}: woken {quickest:?} after the append at best");
-        ensure!(quickest < Duration::from_millis(bound), "{schema}: {quickest:?}");
+        println!("{schema}: woken {slowest:?} after the append at worst");
+        ensure!(slowest < Duration::from_millis(bound), "{schema}: {slowest:?}");
         // What was told before anybody waited is not lost.
         let before = Instant::now();
         reader.wait(ann.at.seq - 1).await;
